@@ -3,7 +3,6 @@ import torch
 
 from tests.support import cka as reference
 from truncate_kit.analysis.cka import cka_matrix, compare_layers, jackknife_error, outlier_mask, relative_layers
-from truncate_kit.core.errors import DataError, UsageError
 
 
 @pytest.fixture(scope="module")
@@ -68,11 +67,3 @@ def test_outlier_dimensions_rule_cka_until_left_out(states):
     without = reference.cka(x[2][:, kept], y[1][:, [d for d in range(8) if d != worst]])
     assert matrix[2][1] == pytest.approx(float(without), abs=1e-6)
     assert matrix[2][1] > 2 * cka_matrix(x, y)[2, 1]
-
-
-def test_blocks_that_give_no_interval(states):
-    x, y = states
-    with pytest.raises(UsageError, match="block"):
-        compare_layers(x, y, blocks=1)
-    with pytest.raises(DataError, match="too few"):
-        compare_layers(x[:, :5], y[:, :5], blocks=3)

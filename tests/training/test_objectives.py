@@ -145,4 +145,4 @@ def test_each_method_takes_its_own_objectives(tiny_folder, tmp_path):
     training = dataclasses.replace(SETTINGS, objective="in-batch")
     with pytest.raises(UsageError, match="'in-batch'") as problem:
         finetune(load_encoder(tiny_folder("bert")), labelled_splits(), out=tmp_path, training=training)
-    assert problem.value.hint.endswith("in-batch is trained by `finetune_contrastive()`.")
+    assert problem.value.hint.endswith("search.")

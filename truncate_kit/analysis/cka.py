@@ -94,15 +94,11 @@ def compare_layers(
     """Compare all layers of a model with a reference, or with itself; see `cka_matrix`.
 
     layers: reference layers of the curve, by default at the same relative depth. outliers: dimensions of largest
-    variance set to 0 per layer. blocks: groups of texts for jackknife intervals, or 0. Returns the curve and CKA of all
-    pairs, (model, reference); undefined values are None.
+    variance set to 0 per layer. blocks: groups of texts for jackknife intervals, 0 or at least 2. Returns the curve and
+    CKA of all pairs, (model, reference); undefined values are None.
     """
     models = _prepared(states_x, states_y, estimator, kernel, outliers)
     depth, count, _ = models[0].shape
-    if blocks == 1:
-        raise UsageError("One block gives no interval.", hint="Use 0 for none, or 10.")
-    if blocks and count - -(-count // blocks) < 4:
-        raise too_few_texts(count, needed=4 + -(-count // blocks))
     if blocks:  # files are often ordered by source
         # A bootstrap would repeat texts, which breaks the debiasing.
         order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))

@@ -98,7 +98,8 @@ def profile(
         hint = "Use 0 for none, or 1 to 5."
         raise UsageError(f"Cannot leave out {settings.outliers} of {narrowest} dimensions.", hint=hint)
     streamed = _is_streamed(settings, models, len(drawn))
-    blocks = settings.intervals if len(drawn) >= (4 if streamed else 2) * settings.intervals else 0
+    blocks = settings.intervals  # two or more, each of at least four texts, or without one of which four are left
+    blocks = blocks if blocks > 1 and len(drawn) >= max(8, (4 if streamed else 2) * blocks) else 0
     watch, measure = reporter(progress), _streamed if streamed else _in_memory
     measured, (states, *_) = measure(models, drawn, settings, blocks, watch)
     held = {} if streamed else {text: place for place, text in enumerate(drawn)}

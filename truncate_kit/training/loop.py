@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import torch
 from torch import Tensor, distributed, nn
 
-from truncate_kit.core.errors import DeviceError, DivergedError, FileProblemError, TruncateKitError
+from truncate_kit.core.errors import DivergedError, FileProblemError, TruncateKitError
 from truncate_kit.core.files import replacing
 from truncate_kit.core.hardware import give_back, is_out_of_memory, say_halved, select_device, without_autocast
 from truncate_kit.core.progress import Progress, silent
@@ -407,10 +407,7 @@ def compact_vocabulary(encoder: Encoder, texts: Iterable[Sequence[int]]) -> Call
     assert isinstance(table, nn.Embedding)  # true for every family
     full = table.weight.detach()
     # `padding_idx` keeps its place with all rows below.
-    used = set(range((table.padding_idx or 0) + 1))
-    padding = None if encoder.tokenizer is None else encoder.tokenizer.pad_token_id
-    if isinstance(padding, int):
-        used |= {*range(padding + 1 if padding < 1000 else 0), padding}
+    used = {*range((table.padding_idx or 0) + 1), getattr(encoder.tokenizer, "pad_token_id", None) or 0}
     kept = torch.tensor(sorted(used.union(*texts)), device=full.device)
     rows = torch.full((len(full),), -1, device=full.device)
     rows[kept] = torch.arange(len(kept), device=full.device)
@@ -438,13 +435,7 @@ def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
         return
     backend = "gloo"
     if select_device(device).type == "cuda":
-        place = int(os.environ.get("LOCAL_RANK", "0"))
-        if place >= torch.cuda.device_count() > 0:
-            raise DeviceError(
-                f"Process {place} of this machine has no GPU: there are {torch.cuda.device_count()}.",
-                hint=f'Start torchrun with --nproc-per-node {torch.cuda.device_count()}, or use `device="cpu"`.',
-            )
-        device, backend = f"cuda:{place}", "nccl"
+        device, backend = f"cuda:{os.environ.get('LOCAL_RANK', '0')}", "nccl"
         torch.cuda.set_device(select_device(device))
     distributed.init_process_group(backend, timeout=PATIENCE)
     try:

@@ -137,7 +137,6 @@ _ROWS = (
               rates={"bert": (5e-5, 2e-5, 256), "roberta": (5e-5, 3e-5, 256), "roberta-large": (1e-5, 5e-5, 256)}),
 )  # fmt: skip
 OBJECTIVES: dict[str, Objective] = {row.name: row for row in _ROWS}
-_TRAINED_BY: dict[Method, str] = {"tmft": "`finetune()`", "contrast": "`finetune_contrastive()`"}
 
 
 def objective_names(method: Method) -> tuple[str, ...]:
@@ -153,8 +152,7 @@ def described(method: Method) -> str:
 def find_objective(name: str, method: Method) -> Objective:
     """Return that row. Raises `UsageError` unless this method trains it."""
     if name not in objective_names(method):
-        other = f"; {name} is trained by {_TRAINED_BY[OBJECTIVES[name].method]}" if name in OBJECTIVES else ""
-        hint = f"Use one of: {', '.join(objective_names(method))}{other}."
+        hint = f"Use one of: {', '.join(objective_names(method))}."
         raise UsageError(f"There is no objective {name!r} here.", hint=hint)
     return OBJECTIVES[name]
 
@@ -334,8 +332,7 @@ def check_diverged(diverged: Sequence[tuple[str, DivergedError]]) -> None:
     """Raise `DivergedError` for the first trial, if any."""
     if diverged:
         name, error = diverged[0]
-        more = f" So did {len(diverged) - 1} more." if len(diverged) > 1 else ""
-        raise DivergedError(f"{name}: {error}{more} Finished trials are kept.", hint=error.hint)
+        raise DivergedError(f"{name}: {error} Finished trials are kept.", hint=error.hint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,7 +44,7 @@ def test_a_layer_that_diverges_ends_alone(bursting, tmp_path):
     settings = TrainingSettings(epochs=1)
     runner = TrialRunner(encoder, LabelledTask(encoder, DATA, settings.objective), settings, store)
     places = [(layer, seed) for layer in (1, 3, 2) for seed in (0, 1)]
-    said = r"Layer 3, seed 0: Training diverged in epoch 1, step 1,.* So did 1 more. Finished trials are kept"
+    said = r"Layer 3, seed 0: Training diverged in epoch 1, step 1,.* Finished trials are kept"
     with store.open(), pytest.raises(DivergedError, match=said) as raised:
         runner.run_all(places)
     assert "learning_rate" in raised.value.hint
@@ -80,14 +80,14 @@ def test_an_adapted_model_waits_for_a_smaller_rate(bursting, tmp_path):
 def test_every_seed_of_contrast_is_run(bursting, tmp_path):
     rows = raw_texts("raw", [f"the cat {place} sat" for place in range(8)])
     settings = ContrastiveSettings(objective="dropout", seeds=(3, 4), epochs=1, batch_size=4)
-    with pytest.raises(DivergedError, match=r"Seed 3: Training diverged.* So did 1 more\. Finished trials are kept"):
+    with pytest.raises(DivergedError, match=r"Seed 3: Training diverged.* Finished trials are kept"):
         finetune_contrastive(load_encoder(bursting), rows, DATA, out=tmp_path, settings=settings)
     assert not (tmp_path / "lean").exists()
 
 
 def test_heads_over_other_blocks_go_on(bursting, tmp_path):
     settings = FrozenSettings(steps=("siamese",), layers="2,3", seeds=(0, 1), epochs=1)
-    said = r"siamese-blocks03-seed0: Training diverged.* So did 1 more\. Finished trials are kept"
+    said = r"siamese-blocks03-seed0: Training diverged.* Finished trials are kept"
     with pytest.raises(DivergedError, match=said):
         finetune_frozen(load_encoder(bursting), DATA, out=tmp_path, settings=settings)
     assert {path.stem for path in tmp_path.rglob("siamese-blocks*")} == {
