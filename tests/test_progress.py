@@ -87,7 +87,7 @@ def test_finetune_logs_epochs_and_scores(tiny_folder, tmp_path, caplog):
         f"Layer 1, seed 0, 3 epochs: dev {result.trials[0].dev:.2f}. Test {result.trials[0].test:.2f}."
         in caplog.messages
     )
-    assert sum("Layer 1, seed 0, epoch" in line for line in caplog.messages) == SETTINGS.epochs
+    assert sum("Layer 1" in line and ": loss" in line for line in caplog.messages) == SETTINGS.epochs
 
 
 def test_a_callable_is_called_and_the_default_is_silent(tiny_folder, caplog, capsys):

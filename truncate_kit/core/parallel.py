@@ -11,6 +11,7 @@ import logging.handlers
 import multiprocessing
 import os
 import pickle
+import re
 import signal
 import socket
 import threading
@@ -97,7 +98,10 @@ class Processes(Engine):
 
     def __init__(self, count: int, *, device: str | None = None, threads: int | None = None) -> None:
         self._count, threads = check_threads(count, "count"), check_threads(threads)
-        self._devices = _devices(count, device)
+        self._devices = [str(select_device(device))] * count
+        if count > 1 and self._devices[0] != "cpu":
+            select_device(f"cuda:{count - 1}")  # each process has one
+            self._devices = [f"cuda:{place}" for place in range(count)]
         self._threads = threads or max(1, torch.get_num_threads() // count)
         # The server has only imported this module: forks start fast, before any use of CUDA or OpenMP.
         self._context = multiprocessing.get_context("forkserver")
@@ -175,11 +179,8 @@ class RayCluster(Engine):
         gpus = check_number("gpus", gpus, Bounds(0, 10_000, whole=False))
         if gpus > 1 and gpus != int(gpus):
             raise UsageError(f"{gpus:g} GPUs for a task cannot be had.", hint="Use a fraction such as 0.5, or 1, 2, …")
-        if address.startswith("ray://"):
-            raise UsageError(
-                f"{address} is for Ray's client, which gets no messages of running tasks.",
-                hint="Start the command on a machine of the cluster, with the address auto.",
-            )
+        if not re.fullmatch(r"auto|[^/\s]+:\d+", address):  # Ray's client gets no messages of running tasks
+            raise UsageError(f"{address!r} is no address of a Ray cluster.", hint="Use auto, or HOST:PORT of its head.")
         self._address, self._gpus, self._cpus = address, gpus, check_number("cpus", cpus, Bounds(1, 10_000))
         self._ray: ModuleType | None = None
         self._opened = False
@@ -188,7 +189,8 @@ class RayCluster(Engine):
         self._messages: Any = None
 
     def __enter__(self) -> Self:
-        self._connect()
+        if self._ray is None:
+            self._connect()
         return self
 
     def __exit__(self, *problem: object) -> None:
@@ -199,7 +201,7 @@ class RayCluster(Engine):
 
     def run(self, work: Work[Task, Done], tasks: Iterable[Task], send: Send) -> Iterator[tuple[Task, Done]]:
         """Yield each task with its result, as they finish."""
-        ray = self._connect()
+        ray = self._ray or self._connect()
         if work is not self._work:
             # In a list: Ray would fetch a bare reference for every task.
             self._work, self._parcel = work, (uuid.uuid4().hex, [ray.put(_packed(work))])
@@ -216,46 +218,50 @@ class RayCluster(Engine):
                 for message in self._messages.get_nowait_batch(self._messages.qsize()):
                     _pass_on(message, send)
                 for reference in ready:
-                    result, problem = _result(ray, reference)
+                    result, problem = ray.get(reference)
                     if problem is not None:
                         raise problem
                     yield running.pop(reference), result
+        except ray.exceptions.RayError as error:
+            raise DeviceError(
+                f"The Ray cluster cannot run it: {type(error).__name__}: {first_line(error)}.",
+                hint="Install the same truncate-kit, torch and transformers on all of its machines; see `ray status`. "
+                "Starting again continues.",
+            ) from error
         finally:
             for reference in running:
                 with contextlib.suppress(Exception):  # the cluster may be gone
                     ray.cancel(reference, force=True)
 
     def _connect(self) -> ModuleType:
-        if self._ray is None:
-            # Ray reports lost machines on stdout.
-            os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
-            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-            ray = require("ray", extra="ray")
-            if not ray.is_initialized():
-                try:
-                    host, colon, port = self._address.rpartition(":")
-                    if colon and port.isdecimal():
-                        socket.create_connection((host, int(port)), REACHED_WITHIN).close()
-                    ray.init(address=self._address, log_to_driver=False, configure_logging=False, logging_level="ERROR")
-                except (OSError, OverflowError, RuntimeError, ValueError) as error:
-                    raise DeviceError(
-                        f"No Ray cluster answers at {self._address}: {first_line(error)}.",
-                        hint="Start one with `ray start --head`, or name the HOST:PORT of one that this machine "
-                        "belongs to.",
-                    ) from error
-                self._opened = True
-            self._ray = ray
+        # Ray reports lost machines on stdout.
+        os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+        ray = require("ray", extra="ray")
+        if not ray.is_initialized():
             try:
-                self._slots(ray)
-            except DeviceError:
-                self.__exit__()
-                raise
-            from ray.util.queue import Queue
-            from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+                if self._address != "auto":
+                    host, _, port = self._address.rpartition(":")
+                    socket.create_connection((host, int(port)), REACHED_WITHIN).close()
+                ray.init(address=self._address, log_to_driver=False, configure_logging=False, logging_level="ERROR")
+            except (OSError, OverflowError, RuntimeError, ValueError) as error:
+                raise DeviceError(
+                    f"No Ray cluster answers at {self._address}: {first_line(error)}.",
+                    hint="Start one with `ray start --head`, or name the HOST:PORT of one this machine has joined.",
+                ) from error
+            self._opened = True
+        self._ray = ray
+        try:
+            self._slots(ray)
+        except DeviceError:
+            self.__exit__()
+            raise
+        from ray.util.queue import Queue
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
-            self._messages = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
-        return self._ray
+        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+        self._messages = Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here})
+        return ray
 
     def _slots(self, ray: ModuleType) -> int:
         slots = 0
@@ -376,21 +382,3 @@ def _portable(error: Exception) -> Exception:
         return error
     except Exception:
         return RuntimeError(f"{type(error).__name__}: {error}")
-
-
-def _devices(count: int, device: str | None) -> list[str]:
-    if count == 1 or select_device(device).type == "cpu":
-        return [str(select_device(device))] * count
-    select_device(f"cuda:{count - 1}")  # each process has one
-    return [f"cuda:{place}" for place in range(count)]
-
-
-def _result(ray: ModuleType, reference: Any) -> Any:
-    try:
-        return ray.get(reference)
-    except ray.exceptions.RayError as error:
-        raise DeviceError(
-            f"The Ray cluster cannot run it: {type(error).__name__}: {first_line(error)}.",
-            hint="Install the same truncate-kit, torch and transformers on all of its machines; see `ray status`. "
-            "Starting again continues.",
-        ) from error

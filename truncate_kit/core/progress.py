@@ -5,7 +5,6 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
@@ -40,13 +39,10 @@ class TrialEvent(NamedTuple):
 
     def __str__(self) -> str:
         epochs = counted(self.epochs, "epoch")
-        done = {
-            "epoch": f"epoch {self.done} of {self.epochs}: loss {self.loss:.4f}, ",
-            "stopped": f"{self.done} of {epochs}: ",
-            "finished": f"{epochs}: ",
-        }
+        part = epochs if self.kind == "finished" else f"{self.done} of {epochs}"
+        loss = f"loss {self.loss:.4f}, " if self.kind == "epoch" else ""
         test = "" if self.test is None else f" Test {self.test:.2f}."
-        return f"Layer {self.layer}, seed {self.seed}, {done[self.kind]}dev {self.dev:.2f}.{test}"
+        return f"Layer {self.layer}, seed {self.seed}, {part}: {loss}dev {self.dev:.2f}.{test}"
 
 
 def silent(task: str, done: int, total: int) -> None:
@@ -164,13 +160,9 @@ class Bars(TrialWatcher):
 
 
 def _bar(task: str, done: int, total: int) -> Any:
-    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
-    in_notebook = "IPKernelApp" in getattr(shell, "config", {})
-    if in_notebook and find_spec("ipywidgets") is not None:
-        from tqdm.notebook import tqdm
-    else:
-        from tqdm import tqdm
-    hidden = not in_notebook and not sys.stderr.isatty()
+    from tqdm.auto import tqdm
+
+    hidden = "ipykernel" not in sys.modules and not sys.stderr.isatty()
     return tqdm(desc=task, initial=done, total=total, leave=False, disable=hidden)
 
 
