@@ -174,14 +174,14 @@ PROBLEMS = {
     "no config": (lambda folder: (folder / "config.json").unlink(), "has no config"),
     "a damaged config": (lambda folder: (folder / "config.json").write_text("{"), "Cannot read"),
     "an unknown family": (lambda folder: edit(folder / "config.json", model_type="t5"), "no row in the family table"),
-    "quantised": (lambda folder: edit(folder / "config.json", quantization_config={"bits": 4}), "quantised"),
+    "quantised": (lambda folder: edit(folder / "config.json", quantization_config={"bits": 4}), "quantization_config"),
     "an adapter": (lambda folder: edit(folder / "adapter_config.json", r=8), "holds an adapter"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer"),
     "another tokenizer": (words_of_another_model, "1,000,000,001 entries"),
     "an unknown activation": (
         lambda folder: edit(folder / "2_Dense/config.json", activation_function="os.system"), "activation 'system'",
     ),
-    "an empty module": (lambda folder: (folder / "2_Dense/config.json").write_text("{}"), "'in_features' is missing"),
+    "an empty module": (lambda folder: (folder / "2_Dense/config.json").write_text("{}"), "KeyError, 'in_features'"),
     "tokens before pooling": (
         lambda folder: edit(folder / "2_Dense/config.json", module_input_name="token_embeddings"), "module_input_name",
     ),

@@ -1,5 +1,7 @@
 """States of every layer: those of transformers itself, whatever the batch, and no block run in vain."""
 
+from itertools import chain
+
 import pytest
 import torch
 from transformers.models.bert.modeling_bert import BertLayer
@@ -10,7 +12,6 @@ from truncate_kit.models.truncation import (
     BATCH_TOKENS,
     WINDOW_TEXTS,
     iter_states,
-    iter_states_together,
     layer_states,
     layers_held,
 )
@@ -68,7 +69,7 @@ def test_batches_hold_each_text_once_with_tokens_mask_and_progress(tiny_folder):
     encoder = load_encoder(tiny_folder("bert"))
     encoder.train()
     heard = []
-    batches = list(iter_states(encoder, TEXTS, batch_size=2, progress=lambda *step: heard.append(step)))
+    batches = list(chain(*iter_states([encoder], TEXTS, batch_size=2, progress=lambda *step: heard.append(step))))
     assert encoder.training
     assert [places for places, _, _, _ in batches] == [[1, 2], [0, 4], [3]]  # longest first
     assert [done for _, done, _ in heard] == [2, 4, 5]
@@ -85,7 +86,7 @@ def test_batches_hold_each_text_once_with_tokens_mask_and_progress(tiny_folder):
 def test_many_texts_come_in_windows_and_long_texts_in_small_batches(tiny_folder):
     encoder = load_encoder(tiny_folder("bert"))
     texts = ["dog"] * WINDOW_TEXTS + [TEXTS[1]] * (BATCH_TOKENS // 15 + 1)  # of 15 tokens
-    batches = list(iter_states(encoder, texts, batch_size=len(texts)))
+    batches = list(chain(*iter_states([encoder], texts, batch_size=len(texts))))
     assert sorted(place for places, _, _, _ in batches for place in places) == list(range(len(texts)))
     assert max(mask.numel() for _, _, _, mask in batches) <= BATCH_TOKENS
     sizes = [len(places) for places, _, _, _ in batches]
@@ -103,7 +104,7 @@ def test_two_encoders_with_different_tokenizers_share_batches(tiny_folder, tmp_p
     assert first.token_ids([TEXTS[1]]) != second.token_ids([TEXTS[1]])
     expected = [layer_states(first, TEXTS), layer_states(second, TEXTS)]
     seen = 0
-    for batches in iter_states_together([first, second], TEXTS, batch_size=2):
+    for batches in iter_states([first, second], TEXTS, batch_size=2):
         assert batches[0][0] == batches[1][0]
         seen += len(batches[0][0])
         for (places, pooled, _, _), states in zip(batches, expected, strict=True):

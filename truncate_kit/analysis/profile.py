@@ -33,7 +33,7 @@ from truncate_kit.evaluation.retrieval import Reader, search_layers
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, side_prompt
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.store import encoder_digest, sha256_of
-from truncate_kit.models.truncation import StateBatch, iter_states_together, keep, layer_states, parameters_kept
+from truncate_kit.models.truncation import StateBatch, iter_states, keep, layer_states, parameters_kept
 
 ANALYSED_TEXTS = 2000  # enough for intervals of a few hundredths
 SAMPLE_TEXTS = 4_096  # for the matrix of all layer pairs, beside a stream
@@ -227,7 +227,7 @@ def _in_memory(
     """Hold the states of all texts; blocks: of texts, for the intervals."""
     states = [torch.empty(model.depth + 1, len(texts), model.width, dtype=torch.float32) for model in models]
     scores, layers, without = LabelFreeScores(), _compared_layers(models), None
-    for batches in iter_states_together(models, texts, progress=progress, **_reading(settings)):
+    for batches in iter_states(models, texts, progress=progress, **_reading(settings)):
         _score(scores, models[0], batches[0], raw=settings.raw)
         for held, (places, pooled, _, _) in zip(states, batches, strict=True):
             held[:, places] = pooled
@@ -254,7 +254,7 @@ def _streamed(
             progress(task, start + done, total)
 
         block = fresh()
-        for batches in iter_states_together(models, texts[start:stop], progress=said, **_reading(settings)):
+        for batches in iter_states(models, texts[start:stop], progress=said, **_reading(settings)):
             _score(scores, models[0], batches[0], raw=settings.raw)
             states = [pooled for _, pooled, _, _ in batches]
             whole.update(*states)

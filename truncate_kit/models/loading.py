@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import errors as hub_errors
 from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HFValidationError
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -28,7 +28,15 @@ from truncate_kit.core.workspace import miniature_names, miniature_path, was_tra
 from truncate_kit.data.seen import seen_by
 from truncate_kit.models.encoder import Encoder, TextReader, check_pooling
 from truncate_kit.models.families import family_of
-from truncate_kit.models.pipeline import Dense, Pipeline, check_finite, quiet_transformers, read_pipeline, unreadable
+from truncate_kit.models.pipeline import (
+    Dense,
+    Pipeline,
+    check_finite,
+    check_kept,
+    quiet_transformers,
+    read_pipeline,
+    unreadable,
+)
 
 # Settings of the call, not of the model.
 _CALLING = (
@@ -181,23 +189,15 @@ def load_config(name: str | Path) -> PretrainedConfig:
         raise ModelError(f"{path.parent} has no config.json.", hint="Give the folder of a saved transformer model.")
     values = read_json(path)
     family_of(str(values.get("model_type") or "") if isinstance(values, dict) else "")
-    if values.get("quantization_config"):
-        raise ModelError(
-            f"{path} has a quantization_config: its weights are quantised.",
-            hint="Use the checkpoint that is not quantised; `export_onnx()` makes graphs in int8 of it.",
-        )
+    check_kept(path, values, quantization_config=(None, {}))
     if values.get("auto_map"):
         _logger.warning("%s names code of its own (auto_map), which is not run: transformers' own is used.", path)
-    kind = values.get("position_embedding_type")
     try:
         config = AutoConfig.for_model(**{key: value for key, value in values.items() if key not in _CALLING})
     except Exception as error:  # each class validates in its own way
         raise ModelError(f"{path} is not usable: {first_line(error)}.", hint="Check its values.") from error
-    if kind not in (None, "absolute", *(("rope", "rotary") if hasattr(config, "rope_parameters") else ())):
-        raise ModelError(  # it would use absolute ones
-            f"{path} has position_embedding_type {kind!r}, which {type(config).__name__} does not compute.",
-            hint="Use a model with absolute positions.",
-        )
+    rotary = ("rope", "rotary") if hasattr(config, "rope_parameters") else ()
+    check_kept(path, values, position_embedding_type=(None, "absolute", *rotary))  # it would use absolute ones
     return config
 
 
@@ -288,7 +288,6 @@ def resolve(name: str | Path) -> Path:
 
 def _download(name: str) -> Path:
     """Download configurations and weights, pickled ones as a last resort."""
-    hint = f"Hub names look like owner/name; the bundled miniatures are called {', '.join(miniature_names())}."
     try:
         patterns = [*_CONFIGS, "*.safetensors", "*/*.safetensors"]
         folder = Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=_OTHER_RUNTIMES))
@@ -299,15 +298,12 @@ def _download(name: str) -> Path:
         if bins:
             snapshot_download(name, allow_patterns=[*map(str, bins)], ignore_patterns=_OTHER_RUNTIMES)
         return folder
-    except hub_errors.GatedRepoError as error:
-        hint = "Accept its terms on its page, then `hf auth login`."
-        raise ModelError(f"The hub model {name!r} asks for consent first.", hint=hint) from error
-    except (hub_errors.RepositoryNotFoundError, hub_errors.HFValidationError) as error:
-        hint += " Private models need `hf auth login`."
-        raise ModelError(f"There is no folder and no hub model called {name!r}.", hint=hint) from error
-    except (OSError, hub_errors.HfHubHTTPError, hub_errors.LocalEntryNotFoundError) as error:
-        problem = f"There is no folder {name!r}, and the hub cannot be reached to look for a model of that name."
-        raise ModelError(problem, hint=f"Check the path or the connection. {hint}") from error
+    except (OSError, HFValidationError) as error:  # of all kinds
+        raise ModelError(
+            f"There is no folder {name!r}, and the hub gives no model of that name: {first_line(error)}.",
+            hint="Check the path, the connection, and the name: owner/name on the hub (gated and private models need "
+            f"`hf auth login`), or one of the bundled {', '.join(miniature_names())}.",
+        ) from error
 
 
 def state_of(folder: Path, more: Sequence[Path] = ()) -> FolderState:

@@ -92,11 +92,8 @@ def unreadable(place: Path, error: Exception) -> ModelError:
             f"The weights in {place} are pickled with more than tensors, which could run code; they are not read.",
             hint="Use a checkpoint in safetensors.",
         )
-    problem = f"{error} is missing" if isinstance(error, KeyError) else first_line(error)
-    return ModelError(
-        f"The model in {place} cannot be read: {problem}.",
-        hint="Check that configuration and weights belong together; download or save it again.",
-    )
+    hint = "Check that configuration and weights belong together; download or save it again."
+    return ModelError(f"The model in {place} cannot be read: {type(error).__name__}, {first_line(error)}.", hint=hint)
 
 
 def read_module(place: Path, build: Callable[[dict[str, Any]], Module]) -> Module:
@@ -211,7 +208,7 @@ def read_pipeline(folder: Path) -> Pipeline:
     try:
         path = folder / "config_sentence_transformers.json"
         pipeline.settings = read_json(path) if path.exists() else {}
-        _check_kept(path, pipeline.settings, model_type=("SentenceTransformer",), truncate_dim=(None,))
+        check_kept(path, pipeline.settings, model_type=("SentenceTransformer",), truncate_dim=(None,))
         if "prompts" in pipeline.settings:
             pipeline.settings["prompts"] = pipeline.settings["prompts"] or {}
         for module in read_json(listing):
@@ -230,26 +227,21 @@ def _unkept(problem: str, hint: str) -> ModelError:
     return ModelError(f"{problem}, which cannot be kept.", hint=hint)
 
 
-def _check_kept(path: Path, values: dict[str, Any], **allowed: tuple[Any, ...]) -> None:
+def check_kept(path: Path, values: dict[str, Any], **allowed: tuple[Any, ...]) -> None:
     """Raise `ModelError` unless each setting has an allowed value, the first by default."""
     for name, known in allowed.items():
         if values.get(name, known[0]) not in known:
             raise _unkept(
                 f"{path} has {name} {values[name]!r}",
-                "Use a model that gives one dense vector per text by pooling its whole input, with the settings of "
-                "its transformer in config.json and tokenizer_config.json.",
+                "Use a model in full precision that gives one dense vector per text by pooling its whole input, with "
+                "the settings of its transformer in config.json and tokenizer_config.json.",
             )
 
 
 def _read_module(pipeline: Pipeline, name: str, place: Path) -> None:
     kind, path = name.rpartition(".")[2], place / "config.json"
     known = (f"{_POOLER_SOURCE.stem}.{kind}",) if kind in LAYER_POOLERS else ("sentence_transformers.", "truncate_kit.")
-    if not name.startswith(known):
-        raise ModelError(
-            f"modules.json names the module class {name}, which is code of its own; it is not run.",
-            hint="Use a model whose modules are sentence-transformers' own.",
-        )
-    match kind:
+    match kind if name.startswith(known) else "":
         case "Transformer":
             pipeline.transformer = place
             _read_transformer(pipeline, place)
@@ -272,10 +264,10 @@ def _read_module(pipeline: Pipeline, name: str, place: Path) -> None:
             pooler = read_module(place, lambda values: LAYER_POOLERS[kind](**values))
             pipeline.pooling, pipeline.pooler = pooler.state_pooling, pooler
         case _:
-            raise ModelError(
-                f"{place} holds a module {kind!r} that cannot be truncated and kept exactly.",
-                hint="Known modules: Transformer, WeightedLayerPooling, Pooling or one of "
-                f"{', '.join(LAYER_POOLERS)}, LayerHeads, Dense, Normalize, LayerNorm, Dropout.",
+            raise _unkept(
+                f"{place} holds a module {name}, code of its own or of an unknown kind",
+                "Known modules of sentence-transformers: Transformer, WeightedLayerPooling, Pooling, Dense, Normalize, "
+                "LayerNorm, Dropout.",
             )
 
 
@@ -284,7 +276,7 @@ def _read_transformer(pipeline: Pipeline, place: Path) -> None:
     for kind in _READERS:
         path = place / f"sentence_{kind}_config.json"
         values = read_json(path) if path.exists() else {}
-        _check_kept(path, values, **dict.fromkeys(_OVERRIDES, (None, {})))
+        check_kept(path, values, **dict.fromkeys(_OVERRIDES, (None, {})))
         if values:
             pipeline.max_length, pipeline.lower_case = values.get("max_seq_length"), bool(values.get("do_lower_case"))
             return
@@ -312,13 +304,13 @@ def _read_pooling(pipeline: Pipeline, path: Path) -> None:
         pipeline.unkept = _unkept(f"{path} pools by {' + '.join(modes)}", hint)
     else:
         pipeline.pooling = "concat" if len(modes) > 1 else _POOLING_NAMES[modes[0]]
-    _check_kept(path, values, include_prompt=(True,))
+    check_kept(path, values, include_prompt=(True,))
 
 
 def _dense(path: Path, values: dict[str, Any]) -> Dense:
     """Raise `ModelError` unless the module replaces the vector."""
     vector = "sentence_embedding"
-    _check_kept(path, values, module_input_name=(vector,), module_output_name=(None, vector), use_residual=(False,))
+    check_kept(path, values, module_input_name=(vector,), module_output_name=(None, vector), use_residual=(False,))
     activation = str(values.get("activation_function", "Tanh")).rpartition(".")[2].removesuffix("()")
     if activation not in _ACTIVATIONS:
         hint = f"Known activations: {', '.join(_ACTIVATIONS)}."

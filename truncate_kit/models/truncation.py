@@ -397,13 +397,7 @@ StateBatch = tuple[list[int], Tensor, tuple[Tensor, ...], Tensor]
 states (b, t, d) and mask (b, t)."""
 
 
-def iter_states(encoder: Encoder, texts: Sequence[str], **options: Any) -> Iterator[StateBatch]:
-    """Yield the states of all layers, not in the order of `texts`."""
-    for (batch,) in iter_states_together((encoder,), texts, **options):
-        yield batch
-
-
-def iter_states_together(
+def iter_states(
     encoders: Sequence[Encoder],
     texts: Sequence[str],
     *,
@@ -413,7 +407,7 @@ def iter_states_together(
     batch_size: int = 64,
     progress: Progress = silent,
 ) -> Iterator[tuple[StateBatch, ...]]:
-    """Yield several encoders' states of the same texts in the same batches, with any tokenizers.
+    """Yield the states of all layers by encoders with any tokenizers: one batch each, not in the order of `texts`.
 
     batch_size: Texts at most, see `BATCH_TOKENS`. raw: see `Encoder.hidden_states`. Raises `UsageError`.
     """
@@ -482,7 +476,7 @@ def layer_states(
             encoder.backbone.set_submodule(encoder.family.final_norm, nn.Identity())
     states = torch.empty(encoder.depth + 1, len(texts), encoder.width, dtype=torch.float32)
     options: dict[str, Any] = {"pooling": pooling, "raw": raw, "prompt": prompt, "batch_size": batch_size}
-    for places, pooled, _, _ in iter_states(encoder, texts, progress=progress, **options):
+    for ((places, pooled, _, _),) in iter_states([encoder], texts, progress=progress, **options):
         states[:, places] = pooled
     return states
 

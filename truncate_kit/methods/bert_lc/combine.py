@@ -173,7 +173,7 @@ def _read(
         texts, first, second = PlacedPairs.of(window)
         states = torch.empty(encoder.depth + 1, len(texts), encoder.width, dtype=torch.float32)
         cls = torch.empty(len(texts), encoder.width, dtype=torch.float32)
-        for places, pooled, hidden, mask in iter_states(encoder, texts, progress=progress):
+        for ((places, pooled, hidden, mask),) in iter_states([encoder], texts, progress=progress):
             states[:, places] = pooled
             cls[places] = pool(hidden[-1], mask, "cls").float().cpu()
         with torch.no_grad():
