@@ -61,89 +61,53 @@ def contrasted(vectors):
     return -torch.stack([sims[i, i] - torch.logsumexp(sims[i], dim=0) for i in range(half)]).mean()
 
 
-def by_hand(folder, encoder, discriminator, seed, *, weight, share):
-    """Equation 7 plus the detection of replaced words, a text at a time where that is possible, by transformers."""
-    generator = BertForMaskedLM.from_pretrained(folder).eval()
-    ids = encoder.token_ids(TEXTS) * 2
-    batch = encoder.pad(ids)
-    vectors = encoder(**batch)
-    contrast = contrasted(vectors)
-    drawn = torch.Generator().manual_seed(seed)
-    vocabulary = encoder.backbone.config.vocab_size
-    shown, masked_places = hidden_by_hand(batch["input_ids"], encoder.tokenizer, vocabulary, drawn, share)
-    terms = []
-    for row, length in enumerate(map(len, ids)):
-        with torch.no_grad():
-            words = generator(shown[row : row + 1, :length]).logits[0].argmax(dim=-1)
-        hidden = masked_places[row, :length]
-        original = torch.tensor(ids[row])
-        filled = torch.where(hidden, words, original)
-        embedded = discriminator.backbone.embeddings(filled.unsqueeze(0))
-        states = torch.cat([vectors[row].view(1, 1, -1), embedded[:, 1:]], dim=1)  # the vector instead of CLS
-        for block in discriminator.backbone.encoder.layer:
-            states = block(states)
-            states = states[0] if isinstance(states, tuple) else states
-        chances = (states[0] @ discriminator.replaced.weight.T + discriminator.replaced.bias).log_softmax(dim=-1)
-        truth = (filled != original).long()
-        terms += [-chances[place, truth[place]] for place in range(length)]
-    return contrast + weight * torch.stack(terms).mean()
+def by_hand(folder, encoder, judge, batch, vectors, *, weight, share):
+    """Equation 7 plus the detection of replaced words of a batch with these vectors, by transformers."""
+    drawn = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
+    ids, mask, vocabulary = batch["input_ids"], batch["attention_mask"], encoder.backbone.config.vocab_size
+    shown, hidden = hidden_by_hand(ids, encoder.tokenizer, vocabulary, drawn, share)
+    with torch.no_grad():
+        words = BertForMaskedLM.from_pretrained(folder).eval()(shown, attention_mask=mask).logits.argmax(dim=-1)
+    filled, real = torch.where(hidden, words, ids), mask.bool()
+    states = torch.cat([vectors.unsqueeze(1), judge.backbone.embeddings(filled)[:, 1:]], dim=1)  # instead of CLS
+    unseen = torch.zeros(real.shape).masked_fill(~real, torch.finfo(torch.float32).min)[:, None, None]
+    for block in judge.backbone.encoder.layer:
+        states = block(states, unseen)
+        states = states[0] if isinstance(states, tuple) else states
+    chances = (states @ judge.replaced.weight.T + judge.replaced.bias).log_softmax(dim=-1)
+    terms = -chances.gather(2, (filled != ids).long().unsqueeze(2)).squeeze(2)[real]
+    return contrasted(vectors) + weight * terms.mean()
 
 
+@pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("pooling", ["cls", "layer-attention"])
-def test_both_losses_against_a_plain_implementation(masked, pooling):
+def test_both_losses_against_a_plain_implementation(masked, pooling, training):
+    """In training both copies and the discriminator have dropout masks of their own, drawn from the same seed."""
     full = load_encoder(masked)
-    settings = ContrastiveSettings(objective="diffcse", pooling=pooling)
-    encoder = poolable_encoder(full, settings, seed=1).eval()
-    examples = DifferenceTexts(encoder, encoder.token_ids(TEXTS), full, temperature=0.05, weight=0.7, share=0.5)
-    examples.head.eval()
+    settings = ContrastiveSettings(objective="diffcse", pooling=pooling, dropout=0.2)
+    encoder = poolable_encoder(full, settings, seed=1).train(training)
+    ids = encoder.token_ids(TEXTS)
+    examples = DifferenceTexts(encoder, ids, full, temperature=0.05, weight=0.7, share=0.4)
+    examples.head.train(training)
     torch.nn.init.normal_(examples.discriminator.replaced.weight)
-    torch.manual_seed(3)
-    seed = int(torch.randint(2**62, ()))
+    twin, judge = copy.deepcopy(encoder), copy.deepcopy(examples.discriminator)
     torch.manual_seed(3)
     found = examples.loss(encoder, range(4))
-    expected = by_hand(masked, encoder, examples.discriminator, seed, weight=0.7, share=0.5)
+    torch.manual_seed(3)
+    batch = encoder.tokenizer.pad({"input_ids": ids * 2}, return_tensors="pt")
+    if pooling == "cls":
+        cls = twin.backbone(**batch).last_hidden_state[:, 0]
+        vectors = torch.tanh(cls @ twin.tail[0].linear.weight.T + twin.tail[0].linear.bias)
+    else:
+        vectors = twin(**batch)
+    assert torch.allclose(vectors[:4], vectors[4:], atol=1e-3) != training
+    expected = by_hand(masked, encoder, judge, batch, vectors, weight=0.7, share=0.4)
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=1e-4)
     found.backward()
     # The vector's gradient passes through the discriminator; the generator learns nothing.
     assert all(weight.grad is not None for weight in examples.discriminator.replaced.parameters())
     assert all(weight.grad is None for weight in full.parameters())
     assert any(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in encoder.parameters())
-
-
-def test_both_copies_and_the_discriminator_have_dropout_masks_of_their_own(masked):
-    """In training mode, from the CLS state: transformers alone, which draws the same masks from the same seed."""
-    full = load_encoder(masked)
-    settings = ContrastiveSettings(objective="diffcse", pooling="cls", dropout=0.2)
-    encoder = poolable_encoder(full, settings, seed=1).train()
-    ids = encoder.token_ids(TEXTS)
-    examples = DifferenceTexts(encoder, ids, full, temperature=0.05, weight=0.7, share=0.3)
-    examples.head.train()
-    torch.nn.init.normal_(examples.discriminator.replaced.weight)
-    backbone, judge = copy.deepcopy(encoder.backbone), copy.deepcopy(examples.discriminator)
-    torch.manual_seed(3)
-    found = examples.loss(encoder, range(4))
-
-    torch.manual_seed(3)
-    batch = encoder.tokenizer.pad({"input_ids": ids * 2}, return_tensors="pt")
-    cls = backbone(**batch).last_hidden_state[:, 0]
-    vectors = torch.tanh(cls @ encoder.tail[0].linear.weight.T + encoder.tail[0].linear.bias)
-    assert not torch.allclose(vectors[:4], vectors[4:], atol=1e-3)
-    drawn = torch.Generator().manual_seed(int(torch.randint(2**62, ())))
-    shown, hidden = hidden_by_hand(batch["input_ids"], encoder.tokenizer, backbone.config.vocab_size, drawn, 0.3)
-    with torch.no_grad():
-        generator = BertForMaskedLM.from_pretrained(masked).eval()
-        words = generator(shown, attention_mask=batch["attention_mask"]).logits.argmax(dim=-1)
-    filled = torch.where(hidden, words, batch["input_ids"])
-    real = batch["attention_mask"].bool()
-    states = torch.cat([vectors.unsqueeze(1), judge.backbone.embeddings(filled)[:, 1:]], dim=1)
-    unseen = torch.zeros(real.shape).masked_fill(~real, torch.finfo(torch.float32).min)[:, None, None]
-    for block in judge.backbone.encoder.layer:
-        states = block(states, unseen)
-        states = states[0] if isinstance(states, tuple) else states
-    logits = states @ judge.replaced.weight.T + judge.replaced.bias
-    truth = (filled != batch["input_ids"]).long()
-    terms = -logits.log_softmax(dim=-1).gather(2, truth.unsqueeze(2)).squeeze(2)[real]
-    torch.testing.assert_close(found, contrasted(vectors) + 0.7 * terms.mean(), atol=1e-4, rtol=1e-4)
 
 
 PAIRS = PairSplits(name="pairs", dev=make_pairs(20, seed=1), test=make_pairs(20, seed=2))
