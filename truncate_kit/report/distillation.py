@@ -199,13 +199,15 @@ def _sizes_plot(result: DistillResult) -> Plot:
     rows, full = result.candidates, result.candidates[-1]
     speeds = [row.texts_per_second / full.texts_per_second for row in rows]
     best = {len(full.blocks): full.untrained} | {len(blocks): score for blocks, score in result.search.best}
-    first = {len(blocks): score for blocks, score in result.search.baselines["first"]}
+    first = {len(blocks): score for blocks, score in result.search.baselines.get("first", ())}
     learned = [(speed, row) for speed, row in zip(speeds, rows, strict=True) if row.scores]
     series = [
         Series(speeds, [best[len(row.blocks)] for row in rows], "best choice, without training", ORANGE, line="--"),
-        Series(speeds, [first.get(len(row.blocks)) for row in rows], "first blocks", GREY, marker="s", line=":"),
         Series(speeds, [row.score for row in rows], marker="", line="", texts=[str(len(row.blocks)) for row in rows]),
     ]
+    if first:
+        scores = [first.get(len(row.blocks)) for row in rows]
+        series.append(Series(speeds, scores, "first blocks", GREY, marker="s", line=":"))
     if learned:
         x, y = zip(*((speed, row.score) for speed, row in learned), strict=True)
         series.append(Series(x, y, "after learning", marker="D", line="", size=8))

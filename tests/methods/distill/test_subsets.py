@@ -66,18 +66,13 @@ def test_the_beam_finds_in_a_shallow_model_what_trying_all_finds(bert, monkeypat
     assert {len(blocks) for blocks, _ in narrow.best} == {1, 2, 3}
 
 
-class Heard:
+class Heard(list):
     """Progress that keeps what is said, which has to be before the search begins."""
 
-    def __init__(self):
-        self.said, self.tasks = [], []
+    say = list.append
 
-    def __call__(self, task, done, total):
-        self.tasks.append(task)
-
-    def say(self, sentence):
-        assert not self.tasks
-        self.said.append(sentence)
+    def __call__(self, *step):
+        self.say = None
 
 
 @pytest.mark.parametrize(("seconds", "announced"), [(5.0, 0), (0.0, 1)])
@@ -85,7 +80,7 @@ def test_a_search_that_is_long_is_announced(bert, seconds, announced, monkeypatc
     heard = Heard()
     monkeypatch.setattr(subsets, "SAID_SECONDS", seconds)
     found = search_subsets(bert, evaluator_of(bert), progress=heard)
-    assert (found.exact, found.num_texts, len(heard.said)) == (True, None, announced)
+    assert (found.exact, found.num_texts, len(heard)) == (True, None, announced)
 
 
 def test_a_search_that_would_take_too_long_goes_over_fewer_and_shorter_texts(bert, monkeypatch):
@@ -98,7 +93,7 @@ def test_a_search_that_would_take_too_long_goes_over_fewer_and_shorter_texts(ber
         patch.setattr(subsets, "SEARCH_SECONDS", 101.0)
         found = search_subsets(bert, evaluator, progress=heard)
     assert (found.exact, found.num_texts) == (True, 40)
-    assert "takes about 2 min: 7 runs of a block over 40 texts, cut to 5 tokens" in heard.said[0]
+    assert "takes about 2 min: 7 runs of a block over 40 texts, cut to 5 tokens" in heard[0]
     texts, smaller = evaluator.texts()[:40], evaluator.fewer(bert, 40, 5)
     assert smaller.texts() == [row if len(row) <= 5 else [*row[:4], row[-1]] for row in texts]
     assert max(map(len, texts)) > 5
@@ -114,22 +109,11 @@ def test_a_search_that_would_take_too_long_goes_over_fewer_and_shorter_texts(ber
     assert least.best[-1][1] == pytest.approx(100)
 
 
-def test_blocks_that_are_named_are_compared_with_simpler_rules_alone(bert, monkeypatch):
-    evaluator = evaluator_of(bert, 60)
-    every, found = search_subsets(bert, evaluator), search_subsets(bert, evaluator, blocks=(2, 3))
-    rules = {blocks for rows in every.baselines.values() for blocks, _ in rows if len(blocks) in (2, 3)}
-    assert found.tried == len(rules | {(2, 3)})
-    for name, rows in found.baselines.items():
-        assert [blocks for blocks, _ in rows] == [blocks for blocks, _ in every.baselines[name][1:]]
-        assert [score for _, score in rows] == pytest.approx([score for _, score in every.baselines[name][1:]])
-    assert [len(blocks) for blocks, _ in found.best] == [2, 3]
-    monkeypatch.setattr(subsets, "RULED_TEXTS", 25)  # the rules look at a part of many texts, and all of them score
+def test_of_named_blocks_only_their_own_score_is_found(bert):
+    evaluator = evaluator_of(bert)
     found = search_subsets(bert, evaluator, blocks=(2, 3))
-    rows = {blocks: score for kept in found.baselines.values() for blocks, score in kept}
-    rules = subsets.baseline_blocks(subsets._runners(bert, evaluator.texts()[:25]), 3)
-    assert set(rows) == {kept[size - 1] for kept in rules.values() for size in (2, 3)}
-    for blocks, score in rows.items():
-        assert score == pytest.approx(evaluator.score(keep(bert, blocks))[0], abs=1e-3)
+    assert found.best == [((2, 3), evaluator.score(keep(bert, (2, 3)))[0]), ((1, 2, 3), pytest.approx(100))]
+    assert (found.tried, found.exact, found.baselines) == (2, False, {})
 
 
 def test_graded_pairs_are_made_fewer_and_shorter(bert):

@@ -295,7 +295,7 @@ class Distillation:
 
     @cached_property
     def _search(self) -> SubsetSearch:
-        """Score all subsets, or only the named blocks and what simpler rules keep."""
+        """Score all subsets, or only the named blocks."""
         blocks = self.budget.named_blocks
         name = "subsets" if blocks is None else f"sub{run_name(blocks)}"
         known = self.searches.read(name, SubsetSearch)

@@ -2,10 +2,9 @@
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from operator import ge
-from typing import Literal
 
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.hardware import TRAINING_PRECISIONS, Precision
@@ -32,8 +31,6 @@ from truncate_kit.training.settings import PRECISION_HELP
 
 Blocks = tuple[int, ...]
 Scored = tuple[Blocks, float]  # score in points
-BudgetKind = Literal["within", "speedup", "megabytes", "blocks"]
-_KINDS: tuple[BudgetKind, ...] = ("within", "speedup", "megabytes", "blocks")
 _POINTS, _TIMES = Bounds(0, 200, whole=False), Bounds(1, 1_000_000, whole=False, above=True)
 LOWEST_TAUGHT = 2  # layer to learn: a single block cannot be left out
 _SIZE, _SHARE = Bounds(0, 1e9, whole=False, above=True), Bounds(0, 1, whole=False, below=True)
@@ -61,7 +58,7 @@ class Budget(Result):
     blocks: str | None = setting(None, "How many blocks (3), or which ones (1,4,6).", LAYERS, kind=str)
 
     def __post_init__(self) -> None:
-        asked = [name for name in _KINDS if getattr(self, name) is not None]
+        asked = [field.name for field in fields(self) if getattr(self, field.name) is not None]
         if len(asked) > 1:
             hint = f"Leave out `{asked[0]}` or `{asked[1]}`."
             raise UsageError(f"`{asked[0]}` and `{asked[1]}` are two budgets.", hint=hint)
@@ -76,9 +73,9 @@ class Budget(Result):
             blocks_named(blocks)
 
     @property
-    def kind(self) -> BudgetKind:
+    def kind(self) -> str:
         """Name the field that is set."""
-        return next(name for name in _KINDS if getattr(self, name) is not None)
+        return next(field.name for field in fields(self) if getattr(self, field.name) is not None)
 
     @property
     def named_blocks(self) -> Blocks | None:
@@ -226,7 +223,7 @@ class SubsetSearch(Result):
     """Subsets of blocks scored without training."""
 
     leading: tuple[Scored, ...]  # up to `subsets.LEADING` of each size, smallest first, best first
-    baselines: dict[str, tuple[Scored, ...]]  # by the names of `subsets.baseline_blocks`
+    baselines: dict[str, tuple[Scored, ...]]  # by the names of `subsets.baseline_blocks`; not of named blocks
     tried: int
     exact: bool  # all subsets that an ordinary checkpoint can hold
     seconds: float

@@ -24,7 +24,6 @@ BEAM = 8
 BATCH = 64
 SEARCH_SECONDS, SEARCH_BYTES = 600.0, 4 * 2**30
 FEWEST_SEARCHED, SEARCHED_TOKENS = 200, 128
-RULED_TEXTS = 2000  # most that simpler rules read for named blocks
 SAID_SECONDS = 5.0  # a longer search is announced
 
 
@@ -44,7 +43,7 @@ def search_subsets(
     Args:
         encoder: Its sentence vector is pooled from the last layer's tokens.
         evaluator: Scores the vectors of its texts.
-        blocks: Score only these, the full model and what simpler rules keep, on all texts.
+        blocks: Score only these and the full model.
         beam: Width of the beam.
         progress: True draws bars and logs; else called after each subset.
 
@@ -55,17 +54,10 @@ def search_subsets(
     check_blocks(encoder, blocks)
     begin, depth, held = time.perf_counter(), encoder.depth, cache(partial(is_held, encoder))
     every, used, width = tuple(range(1, depth + 1)), evaluator, None
+    baselines: dict[str, list[Blocks]] = {}
     with evaluating(encoder), torch.inference_mode(), precision(encoder.device, "fp32"):
         if blocks is not None:
-            many = len(evaluator.texts()) > RULED_TEXTS
-            read = evaluator.fewer(encoder, RULED_TEXTS, SEARCHED_TOKENS) if many else evaluator
-            rules = baseline_blocks(_runners(encoder, read.texts()), depth)
-            baselines = {
-                name: [one for one in kept if len(one) in (len(blocks), depth) and held(one)]
-                for name, kept in rules.items()
-            }
-            compared = {blocks, every, *(one for kept in baselines.values() for one in kept)}
-            scores = {one: evaluator.score(keep(encoder, one, copy_weights=False))[0] for one in sorted(compared)}
+            scores = {one: evaluator.score(keep(encoder, one, copy_weights=False))[0] for one in {blocks, every}}
         else:
             used, width = plan_search(encoder, evaluator, beam, progress)
             runners = list(_runners(encoder, used.texts()))
