@@ -1,5 +1,4 @@
 import csv
-import hashlib
 import subprocess
 import sys
 from pathlib import Path
@@ -129,13 +128,6 @@ def test_fingerprint_follows_content_and_scale_only(tmp_path):
         read_pairs(write(tmp_path / "r.csv", [("A cat sleeps.", 'It says "meow", loudly', 2.5), *ROWS[1:]])),
     ]
     assert len({one.fingerprint(), *(other.fingerprint() for other in others)}) == 4
-    spelled_out = (
-        "0.0 5.0\n"
-        '13 23 2.5 A cat sleeps. It says "meow", loudly.\n'
-        "2 4 0.0 NA null\n"
-        "14 9 5.0 Zwei Bäume — 木 two trees\n"
-    )
-    assert one.fingerprint() == hashlib.sha256(spelled_out.encode()).hexdigest()
 
 
 @pytest.mark.parametrize(

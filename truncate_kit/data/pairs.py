@@ -11,7 +11,7 @@ from typing import Any, Literal, NamedTuple
 
 from truncate_kit.core.errors import DataError, UsageError, errors_only, first_line
 from truncate_kit.core.files import is_there
-from truncate_kit.core.results import Result
+from truncate_kit.core.results import Result, digest_of_values
 from truncate_kit.data.tables import (
     COMPRESSIONS,
     LABEL,
@@ -73,8 +73,7 @@ class TextPair:
 
 def pairs_fingerprint(pairs: Iterable[TextPair]) -> str:
     """Return the SHA-256 of texts and scores, independent of order and scale."""
-    lines = sorted(f"{len(one.first)} {float(one.target)!r} {one.first} {one.second}" for one in pairs)
-    return hashlib.sha256("\n".join(f"{len(line)} {line}" for line in lines).encode()).hexdigest()
+    return digest_of_values({"rows": sorted((one.first, one.second, float(one.target)) for one in pairs)})
 
 
 def distinct_texts(pairs: Iterable[TextPair]) -> list[str]:
@@ -158,12 +157,8 @@ class PairSet:
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of texts, scores and scale, in order."""
-        digest = hashlib.sha256(f"{float(self.scale[0])!r} {float(self.scale[1])!r}\n".encode())
-        for name in self.classes:
-            digest.update(f"{len(name)} {name}\n".encode())
-        for pair in self.pairs:  # lengths first, so that no two sets give the same bytes
-            digest.update(f"{len(pair.first)} {len(pair.second)} {pair.target!r} {pair.first} {pair.second}\n".encode())
-        return digest.hexdigest()
+        rows = [(pair.first, pair.second, float(pair.target)) for pair in self.pairs]
+        return digest_of_values({"scale": list(map(float, self.scale)), "classes": self.classes, "rows": rows})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,10 +239,7 @@ class PairSplits:
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of all splits."""
-        parts = [f"{name} {split.fingerprint()}" for name, split in self.items()]
-        if self.shares not in (None, SHARES):
-            parts.append(repr(self.shares))
-        return hashlib.sha256(" ".join(parts).encode()).hexdigest()
+        return digest_of_values({name: split.fingerprint() for name, split in self.items()})
 
 
 # Reading

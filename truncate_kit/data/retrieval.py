@@ -1,7 +1,5 @@
 """Queries, documents and answers, from BEIR folders or files of pairs."""
 
-import hashlib
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from truncate_kit.core.errors import DataError, UsageError, known_name
+from truncate_kit.core.results import digest_of_values
 from truncate_kit.data.pairs import short_name
 from truncate_kit.data.tables import (
     LABEL,
@@ -67,11 +66,10 @@ class RetrievalSet:
         return {*self.queries, *self.other_queries}
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of texts, names and grades, and of a metric other than nDCG."""
+        """Return the SHA-256 of texts, names, grades and metric."""
         parts = (self.query_ids, self.queries, self.document_ids, self.documents)
         grades = [sorted(grades.items()) for grades in self.relevance]
-        metric = [] if self.metric == "ndcg" else [self.metric]
-        return hashlib.sha256(json.dumps([*parts, grades, *metric]).encode()).hexdigest()
+        return digest_of_values({"parts": parts, "grades": grades, "metric": self.metric})
 
     @property
     def own_documents(self) -> tuple[int | None, ...]:

@@ -16,6 +16,7 @@ from truncate_kit.data.tables import (
     TRIPLET,
     data_files,
     find_columns,
+    is_table,
     read_table,
     stem_of,
 )
@@ -72,8 +73,8 @@ def find_transfer(folder: str | Path) -> tuple[LabelledSet, ...]:
 
     Files have one or two text columns and `label`. Empty texts are kept: MPQA has three. Raises `DataError`.
     """
-    places = (Path(folder), Path(folder) / "transfer")
-    return tuple(_labelled(name, files) for name, files in _find_sets(places, _TRANSFER).items())
+    folders = [Path(folder), Path(folder) / "transfer"]
+    return tuple(_labelled(name, files) for name, files in _find_sets(folders, _TRANSFER).items())
 
 
 def read_trained_pairs(path: str | Path) -> Keys:
@@ -93,37 +94,26 @@ def read_trained_pairs(path: str | Path) -> Keys:
     return merged(text_keys(pairs))
 
 
-def _find_sets(places: Sequence[Path], sets: Mapping[str, Collection[str]]) -> dict[str, list[Path]]:
-    if not places[0].is_dir():
-        raise DataError(f"{places[0]} is not a folder.", hint="Name the folder that holds the sets, one folder each.")
-    files = {name: next(filter(None, (_files(place, names) for place in places)), []) for name, names in sets.items()}
-    if not any(files.values()):
+def _find_sets(folders: Sequence[Path], sets: Mapping[str, Collection[str]]) -> dict[str, list[Path]]:
+    """Return the tables of each set, from a file or a folder of its name."""
+    if not folders[0].is_dir():
+        raise DataError(f"{folders[0]} is not a folder.", hint="Name the folder that holds the sets, one folder each.")
+    items = [item for folder in folders if folder.is_dir() for item in sorted(folder.iterdir())]
+    plain = {item: re.sub(r"[^a-z0-9]", "", stem_of(item)) for item in items}
+    found: dict[str, list[Path]] = {}
+    for name, names in sets.items():
+        homes = [item for item in items if plain[item] in names and (item.is_dir() or is_table(item))]
+        if len(homes) > 1:
+            places = " and ".join(map(str, homes))
+            raise DataError(f"One set is there several times: {places}.", hint="Leave one of them in the folder.")
+        for home in homes:
+            inner = home / _LANGUAGE if (home / _LANGUAGE).is_dir() else home
+            found[name] = data_files(inner) if inner.is_dir() else [home]
+    if not any(found.values()):
         one = next(iter(sets)).lower()
         hint = f"Give each set a folder or a file of its name, such as {one}/test.csv or {one}.csv."
-        raise DataError(f"{places[0]} holds none of the sets {', '.join(sets)}.", hint=hint)
-    return {name: paths for name, paths in files.items() if paths}
-
-
-def _files(folder: Path, names: Collection[str]) -> list[Path]:
-    if not folder.is_dir():
-        return []
-
-    def named(text: str) -> bool:
-        return re.sub(r"[^a-z0-9]", "", text.lower()) in names
-
-    homes = [item for item in sorted(folder.iterdir()) if item.is_dir() and named(item.name)]
-    files = [file for file in data_files(folder) if named(stem_of(file))]
-    if len([*homes, *files]) > 1:
-        places = " and ".join(map(str, [*homes, *files]))
-        raise DataError(f"One set is there several times: {places}.", hint="Leave one of them in the folder.")
-    if not homes:
-        return files
-    home = homes[0] / _LANGUAGE if (homes[0] / _LANGUAGE).is_dir() else homes[0]
-    files = data_files(home)
-    if not files:
-        hint = "Put the files of the set there themselves, such as test.csv; folders in it are not read."
-        raise DataError(f"{home} has the name of a set and holds no table.", hint=hint)
-    return files
+        raise DataError(f"{folders[0]} holds none of the sets {', '.join(sets)}.", hint=hint)
+    return {name: files for name, files in found.items() if files}
 
 
 def _scored_files(name: str, files: list[Path]) -> list[Path]:

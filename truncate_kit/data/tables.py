@@ -27,28 +27,18 @@ COMPRESSIONS = tuple(_OPENERS)
 _ROWS_AT_ONCE = 1024
 
 PAIR, TRIPLET, SCORE, LABEL, TEXT = "the two texts", "the three texts", "the score", "the label", "the text"
-# By role, in lower case without spaces, hyphens and underscores.
-_NAMES: dict[str, tuple[tuple[str, ...], ...]] = {
+# By role, in lower case without spaces, hyphens and underscores; those of one choice are joined by commas.
+_NAMES = {
     PAIR: (
-        ("sentence1", "sentence2"), ("sentencea", "sentenceb"), ("text1", "text2"), ("texta", "textb"),
-        ("first", "second"), ("anchor", "positive"), ("sent0", "sent1"), ("premise", "hypothesis"), ("word1", "word2"),
-        ("question1", "question2"), ("query", "relevant"), ("query", "positive"), ("query", "passage"),
-        ("query", "document"), ("question", "answer"),
+        "sentence1,sentence2 sentencea,sentenceb text1,text2 texta,textb first,second anchor,positive sent0,sent1 "
+        "premise,hypothesis word1,word2 question1,question2 query,relevant query,positive query,passage "
+        "query,document question,answer"
     ),
-    TRIPLET: (
-        ("anchor", "positive", "negative"), ("query", "positive", "negative"), ("sent0", "sent1", "hardneg"),
-        ("sentence1", "sentence2", "negative"),
-    ),
-    SCORE: (
-        ("score",), ("similarity",), ("similarityscore",), ("relatedness",), ("relatednessscore",), ("gold",),
-        ("goldscore",), ("target",),
-    ),
-    LABEL: (
-        ("label",), ("class",), ("goldlabel",), ("relation",), ("entailment",), ("entailmentlabel",),
-        ("entailmentjudgment",), ("isduplicate",),
-    ),
-    TEXT: (("text",), ("sentence",), ("texts",), ("sentences",)),
-}  # fmt: skip
+    TRIPLET: "anchor,positive,negative query,positive,negative sent0,sent1,hardneg sentence1,sentence2,negative",
+    SCORE: "score similarity similarityscore relatedness relatednessscore gold goldscore target",
+    LABEL: "label class goldlabel relation entailment entailmentlabel entailmentjudgment isduplicate",
+    TEXT: "text sentence texts sentences",
+}
 _NAME_COLUMN = "Name it as `column`."
 
 
@@ -68,9 +58,14 @@ def stem_of(path: Path) -> str:
     return path.name.partition(".")[0].lower()
 
 
+def is_table(path: Path) -> bool:
+    """Tell if a path is a table file."""
+    return path.is_file() and format_of(path) in PAIR_FORMATS
+
+
 def data_files(folder: Path) -> list[Path]:
     """Return the table files of a folder, sorted."""
-    return sorted(path for path in folder.iterdir() if path.is_file() and format_of(path) in PAIR_FORMATS)
+    return sorted(filter(is_table, folder.iterdir()))
 
 
 def _check_file(path: Path) -> None:
@@ -296,7 +291,10 @@ def find_columns(table: Table, role: str, hint: str = "") -> tuple[str, ...]:
     None at all is an error with this hint, without one an empty tuple.
     """
     plain = {column: plain_name(column) for column in table.columns}
-    called = [[[column for column in plain if plain[column] == name] for name in names] for names in _NAMES[role]]
+    called = [
+        [[column for column in plain if plain[column] == name] for name in names.split(",")]
+        for names in _NAMES[role].split()
+    ]
     choices = list(chain.from_iterable(product(*columns) for columns in called))
     if len(choices) > 1:
         raise table.unfit(f"more than one choice for {role}.", hint or "Rename or remove all of them but one.")
@@ -312,7 +310,7 @@ def plain_name(column: str) -> str:
 
 def is_label(column: str) -> bool:
     """Tell if a column is called like one of classes."""
-    return (plain_name(column),) in _NAMES[LABEL]
+    return plain_name(column) in _NAMES[LABEL].split()
 
 
 # Texts

@@ -1,12 +1,12 @@
 """Read anchors with positives and hard negatives, from columns or an NLI set."""
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
 from truncate_kit.core.errors import DataError
+from truncate_kit.core.results import digest_of_values
 from truncate_kit.core.settings import listed_texts
 from truncate_kit.data.pairs import TextPair, read_tables
 from truncate_kit.data.tables import (
@@ -46,11 +46,7 @@ class TripletSet:
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the texts, in order."""
-        digest = hashlib.sha256()
-        for row in self.rows:  # lengths first, so that no two sets give the same bytes
-            lengths = " ".join(str(len(text)) for text in row)
-            digest.update(f"{lengths}\n{''.join(row)}".encode())
-        return digest.hexdigest()
+        return digest_of_values({"rows": self.rows})
 
 
 def raw_texts(name: str, texts: Sequence[str]) -> TripletSet:

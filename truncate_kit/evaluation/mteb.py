@@ -177,11 +177,6 @@ def _scored(adapter: MtebEncoder, task: Any) -> Score:
 def _quiet() -> Iterator[None]:
     import datasets
 
-    bars = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
-    try:
-        with warnings.catch_warnings(action="ignore"), errors_only("mteb", "huggingface_hub"):
-            yield
-    finally:
-        if bars:
-            datasets.enable_progress_bars()
+    with warnings.catch_warnings(action="ignore"), errors_only("mteb", "huggingface_hub"):
+        yield
