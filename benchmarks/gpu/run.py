@@ -171,11 +171,11 @@ def steps(options: argparse.Namespace, models: Models) -> dict[str, object]:
     texts = sentences("stsb", load_encoder(models.folder(STEPS_MODEL, layer)), options.texts)
 
     def runner(backend: str, cut: int | None) -> Runner:
-        folder = models.folder(STEPS_MODEL, cut)
+        folder, row = models.folder(STEPS_MODEL, cut), BACKENDS[backend]
         return make_runner(
-            BACKENDS[backend],
+            row,
             load_encoder(folder, device=options.device),
-            graph=lambda: folder / GRAPH_FILES[BACKENDS[backend].precision],
+            graph=folder / GRAPH_FILES[row.precision] if row.runtime == "onnx" else None,
             folder=lambda: folder,
             device=torch.device(options.device),
         )

@@ -162,9 +162,10 @@ def test_a_graph_with_one_other_weight_fails_the_check(encoder, folder):
         check_graph(folder / "changed.onnx", ended)
 
 
-def test_large_weights_go_to_a_file_of_their_own(encoder, tmp_path):
+def test_large_weights_go_to_a_file_of_their_own(encoder, tmp_path, monkeypatch):
     graph = tmp_path / "model.onnx"
-    data = save_graph(build_graph(encoder), graph, embed_limit=100)
+    monkeypatch.setattr(tracing, "EMBED_LIMIT", 100)
+    data = save_graph(build_graph(encoder), graph)
     assert data is not None
     assert data.stat().st_size > graph.stat().st_size / 10
     found = OnnxEncoder(graph, encoder.reader).vectors(TEXTS)

@@ -10,10 +10,10 @@ import pytest
 
 from tests.support.records import INVARIANCE, QUANTIZED
 from truncate_kit.core.errors import DeviceError, FileProblemError, ModelError
+from truncate_kit.export import graph as tracing
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import (
     ExportReport,
-    ExportSettings,
     check_record,
     check_runnable,
     find_graph,
@@ -31,7 +31,9 @@ from truncate_kit.models.truncation import truncate
 def exported(tiny_folder, tmp_path_factory) -> tuple[Path, ExportReport]:
     """A model whose graph has its weights beside it; tests copy it before they change it."""
     folder = tmp_path_factory.mktemp("record") / "model"
-    return folder, export_onnx(truncate(load_encoder(tiny_folder("bert")), 1), folder, ExportSettings(embed_limit=100))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tracing, "EMBED_LIMIT", 100)
+        return folder, export_onnx(truncate(load_encoder(tiny_folder("bert")), 1), folder)
 
 
 @pytest.fixture

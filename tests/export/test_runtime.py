@@ -98,7 +98,7 @@ def test_batches_of_few_shapes_give_the_same_vectors(prompted, batch_tokens):
     longest = encoder.max_length
     shapes = {bucket(batch, length, longest) for batch in range(1, 9) for length in range(1, longest + 1)}
     assert shapes == {(batch, length) for batch in (1, 2, 4, 8) for length in (8, 16, 32, longest)}
-    assert set(loaded._fixed._held) <= shapes
+    assert set(loaded._held) <= shapes
 
 
 def test_threads_that_share_buckets_get_their_own_vectors(prompted):

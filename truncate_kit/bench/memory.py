@@ -80,8 +80,8 @@ def _by_runner(request: Mapping[str, Any]) -> tuple[Callable[[], object], int]:
     free = _free_on_gpu(request["device"]) if device.type == "cuda" else 0  # makes the CUDA context
     model = Path(request["model"])
     encoder = load_encoder(model)
-    backend, graph = BACKENDS[request["backend"]], lambda: Path(request["graph"])
-    runner = make_runner(backend, encoder, graph=graph, folder=lambda: model, device=device)
+    graph = None if request["graph"] is None else Path(request["graph"])
+    runner = make_runner(BACKENDS[request["backend"]], encoder, graph=graph, folder=lambda: model, device=device)
     ids = random_ids([request["length"]] * request["batch_size"], encoder.backbone.config.vocab_size)
     return runner.prepare(ids), free
 

@@ -272,7 +272,7 @@ class BenchReport(Result):
     timings: tuple[Timing, ...]
     num_texts: int
     seconds: float
-    scored_on: str | None = None  # pairs or queries; may be empty
+    scored_on: str | None = None  # pairs or queries
     fingerprint: str = ""
     num_scored: int = 0
     bundled: bool = False  # synthetic pairs
@@ -286,10 +286,6 @@ class BenchReport(Result):
     exported: dict[str, str] = field(default_factory=dict)  # new graphs by role
     notes: tuple[str, ...] = ()
 
-    def __post_init__(self) -> None:
-        if all(row.role != "lean" for row in self.models):
-            raise ValueError("it has no lean model")
-
     @property
     def unit(self) -> tuple[str, str]:
         """Return singular and plural of the scored unit."""
@@ -298,18 +294,12 @@ class BenchReport(Result):
     @property
     def scored(self) -> str:
         """Return number and name: `1,379 pairs of stsb/en/test`."""
-        number = counted(self.num_scored, *self.unit)
-        return number + (f" of {self.scored_on}" if self.scored_on else "") + (", synthetic" if self.bundled else "")
+        return f"{counted(self.num_scored, *self.unit)} of {self.scored_on}{', synthetic' if self.bundled else ''}"
 
     @property
     def lean(self) -> BenchedModel:
         """Return the lean model."""
         return next(row for row in self.models if row.role == "lean")
-
-    @property
-    def lean_folder(self) -> str:
-        """Return the last part of its name."""
-        return Path(self.lean.name).name
 
     def measured(self) -> tuple[Contestant, ...]:
         """Return the measured contestants."""
@@ -327,7 +317,7 @@ class BenchReport(Result):
 
     def amounts(self) -> Iterator[Amounts]:
         """Yield amounts of timings, contestants, model and user's pairs."""
-        yield ("lean model", self.lean_folder), (1,)
+        yield ("lean model", Path(self.lean.name).name), (1,)
         if self.scored_on is not None and not self.bundled:
             yield ("pairs of the user",), (1,)
         for row in self.timings:

@@ -177,7 +177,7 @@ def _measure(
         contestants.measure_memory(largest, progress)
     return BenchReport(
         **describe_machine(device, torch.get_num_threads(), busy),
-        models=tuple(subject.facts() for subject in contestants.subjects),
+        models=tuple(subject.facts for subject in contestants.subjects),
         contestants=tuple(contestants.rows.values()),
         timings=tuple(timings),
         num_texts=len(chosen),
@@ -327,6 +327,7 @@ class Subject:
         """Return `encoder_digest`."""
         return encoder_digest(self.encoder)
 
+    @cached_property
     def facts(self) -> BenchedModel:
         """Describe this model for the report."""
         weights = list(self.folder.rglob("*.safetensors")) if self.folder else []
@@ -417,32 +418,33 @@ class Contestants:
         """Start all with calls up to this batch size and length. Raises `UsageError` if all fail."""
         places = [(subject, backend) for backend in self.backends for subject in self.subjects]
         for done, (subject, backend) in enumerate(places, start=1):
-            key = subject.role, backend.name
-            self.rows[key] = Contestant(role=subject.role, backend=backend.name, absent=None)
+            fields: dict[str, Any] = {"absent": None}
             try:
-                self.update(key, **self._start(subject, backend, shape))
+                fields |= self._start(subject, backend, shape)
             except AbsentError as error:
-                self.update(key, absent=str(error))
+                fields["absent"] = str(error)
+            self.rows[subject.role, backend.name] = Contestant(role=subject.role, backend=backend.name, **fields)
             progress("Starting the runtimes", done, len(places))
         self.notes += [note for subject in self.subjects for note in subject.notes]
         self._require_some()
 
     def _start(self, subject: Subject, backend: Backend, shape: tuple[int, int]) -> dict[str, Any]:
         """Start a runner; return fields of its row."""
-        graph = functools.partial(subject.graph, backend)
-        files = graph_files(graph()) if backend.runtime == "onnx" else []  # exporting is not timed
-        begin, key = time.perf_counter(), (subject.role, backend.name)
-        vocabulary, (batch_size, length) = subject.encoder.backbone.config.vocab_size, shape
+        key, (batch_size, length) = (subject.role, backend.name), shape
+        graph = subject.graph(backend) if backend.runtime == "onnx" else None  # exporting is not timed
+        begin = time.perf_counter()
         runner = guarded(key, make_runner)(
             backend, subject.encoder, graph=graph, folder=subject.for_worker, device=self.device
         )
+        vocabulary = subject.encoder.backbone.config.vocab_size
         for size, width in sorted({(1, min(length, 16)), (1, length), (batch_size, length)}):
             call = guarded(key, guarded(key, runner.prepare)(random_ids([width] * size, vocabulary)))
             for _ in range(2):  # to compile and tune
                 call()
-        self.runners[key] = runner
-        loaded = sum(file.stat().st_size for file in files) if files else subject.facts().weights_bytes
-        return {"prepare_seconds": time.perf_counter() - begin, "file_bytes": loaded}
+        seconds, self.runners[key] = time.perf_counter() - begin, runner
+        files = [] if graph is None else graph_files(graph)
+        loaded = sum(file.stat().st_size for file in files) or subject.facts.weights_bytes
+        return {"prepare_seconds": seconds, "file_bytes": loaded}
 
     def _require_some(self) -> None:
         if not self.runners:
@@ -467,20 +469,14 @@ class Contestants:
 
     def measure_memory(self, shape: tuple[int, int], progress: Progress) -> None:
         """Measure the peak memory at one batch size and length."""
-        models = {subject.role: str(subject.for_worker()) for subject in self.subjects}
         subjects = {subject.role: subject for subject in self.subjects}
-        requests = [
-            {
-                "model": models[role],
-                "backend": name,
-                "graph": str(subjects[role].graph(BACKENDS[name])) if BACKENDS[name].runtime == "onnx" else None,
-                "device": str(self.device),
-                "threads": torch.get_num_threads(),
-                "batch_size": shape[0],
-                "length": shape[1],
-            }
-            for role, name in self.runners
-        ]
+        models = {role: str(subject.for_worker()) for role, subject in subjects.items()}
+        common = {"device": str(self.device), "threads": torch.get_num_threads()}
+        common |= {"batch_size": shape[0], "length": shape[1]}
+        requests = []
+        for role, name in self.runners:
+            graph = str(subjects[role].graph(BACKENDS[name])) if BACKENDS[name].runtime == "onnx" else None
+            requests.append({"model": models[role], "backend": name, "graph": graph, **common})
         # A GPU counts the memory of all its processes.
         with ThreadPoolExecutor(1 if self.device.type == "cuda" else min(4, os.cpu_count() or 1)) as pool:
             for done, (key, result) in enumerate(zip(self.runners, pool.map(peak_memory, requests), strict=True), 1):

@@ -21,7 +21,7 @@ from truncate_kit.bench.result import BACKENDS, Backend, Key, Role, Scenario, Ti
 from truncate_kit.core.errors import DeviceError, ModelError, TruncateKitError, first_line, require
 from truncate_kit.core.hardware import PRECISIONS, check_precision, is_out_of_memory
 from truncate_kit.export.record import check_runnable
-from truncate_kit.export.runtime import FixedShapes, OnnxEncoder, cuda_providers, open_session
+from truncate_kit.export.runtime import OnnxEncoder, cuda_providers
 from truncate_kit.models.encoder import Encoder, length_batches, original_order, padded
 
 Ids = Sequence[Sequence[int]]
@@ -138,40 +138,31 @@ class TorchRunner:
 
 
 class OnnxRunner:
-    """A graph in `OnnxEncoder`, and fixed shapes in another session.
+    """A graph in `OnnxEncoder`.
 
     Raises `AbsentError` if this machine cannot run it, `ModelError` if it is damaged.
     """
 
     def __init__(self, backend: Backend, encoder: Encoder, graph: Path, *, device: torch.device) -> None:
-        self.reader = encoder.reader
+        self.reader, self.most_texts = encoder.reader, TENSORRT_TEXTS if backend.tensorrt else None
         # torch's current stream, so that its events time both; 0 means no stream.
         stream = torch.cuda.current_stream(device).cuda_stream or None if device.type == "cuda" else None
         shapes = _TENSORRT_SHAPES if backend.tensorrt else None
         on_cuda = cuda_providers(device.index, captured=backend.captured, stream=stream, tensorrt=shapes)
-        self.most_texts, threads = TENSORRT_TEXTS if backend.tensorrt else None, torch.get_num_threads()
+        options: dict[str, Any] = {"threads": torch.get_num_threads(), "device": str(device), "on_cuda": on_cuda}
         try:
-            check_runnable(graph, device.type)
-            self.model = OnnxEncoder(
-                graph,
-                self.reader,
-                threads=threads,
-                device=str(device),
-                heads=encoder.heads,
-                buckets=backend.captured,
-                on_cuda=on_cuda,
-            )
-            session = open_session(graph, device=device, threads=threads, on_cuda=on_cuda)
+            if not backend.tensorrt:
+                check_runnable(graph, device.type)
+            self.model = OnnxEncoder(graph, self.reader, heads=encoder.heads, buckets=backend.captured, **options)
         except TruncateKitError as error:
             if isinstance(error, ModelError) and not backend.tensorrt:  # TensorRT refuses some graphs
                 raise
             raise AbsentError(error) from error
-        self.shapes = FixedShapes(session, device, self.model.width)
         self.similarities = self.model.similarities
 
     def prepare(self, ids: Ids) -> Callable[[], object]:
         """Prepare one batch."""
-        return self.shapes.bound(padded(ids, self.reader.padding_id))
+        return self.model.bound(padded(ids, self.reader.padding_id))
 
     def encode_ids(self, ids: Ids) -> Tensor:
         """Encode ids."""
@@ -229,7 +220,7 @@ def make_runner(
     backend: Backend,
     encoder: Encoder,
     *,
-    graph: Callable[[], Path],
+    graph: Path | None,
     folder: Callable[[], Path],
     device: torch.device,
 ) -> Runner:
@@ -240,8 +231,8 @@ def make_runner(
         check_precision(backend.precision, device)
     except DeviceError as error:
         raise AbsentError(str(error)) from error
-    if backend.runtime == "onnx":
-        return OnnxRunner(backend, encoder, graph(), device=device)
+    if graph is not None:
+        return OnnxRunner(backend, encoder, graph, device=device)
     if backend.runtime == "sentence-transformers":
         return PeerRunner(backend, encoder, folder, device=device)
     return TorchRunner(backend, encoder, device=device)

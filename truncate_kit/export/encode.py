@@ -30,6 +30,8 @@ from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.store import StoredRows, add_parts, encoder_digest
 
 CHUNK = 4096  # rows: fill all cores, and take seconds to do again
+Chunk = tuple[int, list[Any]]
+"""Texts that are encoded together, after the number of texts before them."""
 _STEP = 100_000  # texts between two reports of progress
 
 
@@ -104,10 +106,11 @@ def encode_file(
             resumed = count - sum(min(chunk, count - start) for start in stored.missing)
             texts, seen = iter_texts(source, column=column, by_row=True), hashlib.sha256()
             missing, cut, done = set(stored.missing), 0, resumed
-            chunks = (part for part in _chunks(texts, job, seen) if part.start in missing)
-            for part, (rows, num_cut) in (engine or Engine()).run(EncodingWork(encoder, form), chunks, lambda _: None):
-                stored.write(part.start, rows)
-                cut, done = cut + num_cut, done + len(part.texts)
+            chunks = (part for part in _chunks(texts, job, seen) if part[0] in missing)
+            encoding = EncodingWork(encoder, form)
+            for (start, part), (rows, num_cut) in (engine or Engine()).run(encoding, chunks, lambda _: None):
+                stored.write(start, rows)
+                cut, done = cut + num_cut, done + len(part)
                 progress("Encoding", done, count)
             if seen.hexdigest() != job["texts"]:
                 shutil.rmtree(work, ignore_errors=True)
@@ -179,60 +182,47 @@ def _rows_of(work: Path, job: dict[str, Any], form: VectorFormat) -> StoredRows:
     )
 
 
-class Chunk:
-    """Texts that are encoded together; `start` texts come before them."""
-
-    def __init__(self, start: int, texts: list[Any]) -> None:
-        self.start, self.texts = start, texts
-
-    def __str__(self) -> str:
-        return f"the texts {self.start + 1:,} to {self.start + len(self.texts):,}"
-
-
 def _chunks(texts: Iterator[str], job: dict[str, Any], digest: "hashlib._Hash") -> Iterator[Chunk]:
     """Yield whole chunks, and add their texts to `digest`."""
     for start in range(0, job["num_texts"], job["chunk"]):
         wanted = min(job["chunk"], job["num_texts"] - start)
-        chunk = Chunk(start, list(islice(texts, wanted)))
-        add_parts(digest, *chunk.texts)
-        if len(chunk.texts) == wanted:
-            yield chunk
+        chunk = list(islice(texts, wanted))
+        add_parts(digest, *chunk)
+        if len(chunk) == wanted:
+            yield start, chunk
 
 
 class EncodingWork:
     """Encoding as work for an engine; a graph travels as its files."""
 
     def __init__(self, encoder: Encoder | OnnxEncoder, form: VectorFormat) -> None:
-        self._encoder: Any = encoder
+        self._encoder: Any = encoder  # of a graph, in a pickle: its files and what is beside them
         self._form = form
-        self._graph: tuple[str, dict[str, bytes], Any, Any, Any] | None = None
-        self._home: tempfile.TemporaryDirectory[str] | None = None
 
     def move(self, device: str) -> None:
         """Move the model."""
-        if self._graph is not None:
-            name, files, reader, heads, report = self._graph
-            self._home = tempfile.TemporaryDirectory(prefix="truncate-kit-")
+        if isinstance(self._encoder, tuple):
+            name, files, reader, heads, report = self._encoder
+            if report is not None:
+                check_bits(report)
+            self._home = tempfile.TemporaryDirectory(prefix="truncate-kit-")  # as long as the graph
             for place, content in files.items():
                 Path(self._home.name, place).write_bytes(content)
             file, threads = Path(self._home.name, name), torch.get_num_threads()
-            if report is not None:
-                check_bits(report)
             self._encoder = OnnxEncoder(file, reader, heads=heads, threads=threads, device=device)
         elif isinstance(self._encoder, Encoder):
             self._encoder.to(device)
 
     def perform(self, chunk: Chunk, send: Send) -> tuple[bytes, int]:
         """Return the stored rows, and the number of too long texts."""
-        rows = self._form.store(self._encoder.vectors(chunk.texts)).tobytes()
-        reader = self._encoder.reader
-        return rows, 0 if reader is None else reader.num_cut(chunk.texts)
+        _, texts = chunk
+        rows, reader = self._form.store(self._encoder.vectors(texts)).tobytes(), self._encoder.reader
+        return rows, 0 if reader is None else reader.num_cut(texts)
 
     def __getstate__(self) -> dict[str, Any]:
-        if not isinstance(self._encoder, OnnxEncoder):
-            return self.__dict__
         encoder = self._encoder
-        files = {file.name: file.read_bytes() for file in graph_files(encoder.file)}
-        encoder.check_unreplaced()
-        graph = encoder.file.name, files, encoder.reader, encoder.heads, encoder.report
-        return self.__dict__ | {"_encoder": None, "_graph": graph}
+        if isinstance(encoder, OnnxEncoder):
+            files = {file.name: file.read_bytes() for file in graph_files(encoder.file)}
+            encoder.check_unreplaced()
+            encoder = encoder.file.name, files, encoder.reader, encoder.heads, encoder.report
+        return {"_encoder": encoder, "_form": self._form}

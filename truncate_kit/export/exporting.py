@@ -154,7 +154,7 @@ def _export_into(
     path = folder / GRAPH_FILES[precision]
     # Both are written before the first is renamed: on a full disk the old graph keeps its record.
     with replacing(folder / REPORT_FILE) as record, replacing(path) as file:
-        data = save_graph(graph, file, embed_limit=settings.embed_limit)
+        data = save_graph(graph, file)
         files = [file, *([] if data is None else [data])]
         checks = check_graph(file, traced, precision=precision, progress=progress)
         exported = OnnxEncoder(file, encoder.reader if encoder.tokenizer is not None else None, heads=encoder.heads)
@@ -218,7 +218,7 @@ def _make(
     elif search_pairs is not None and settings.precision == "int8":
         with tempfile.TemporaryDirectory(prefix="truncate-kit-int8-") as scratch:
             exact = Path(scratch) / GRAPH_FILE
-            save_graph(graph, exact, embed_limit=settings.embed_limit)
+            save_graph(graph, exact)
             check_graph(exact, encoder)  # int8 itself has no limit
             graph, facts["quantization"] = search_layers(
                 graph, encoder, search_pairs, Path(scratch), budget=settings.budget, progress=progress

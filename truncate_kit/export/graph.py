@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from truncate_kit.core.errors import ModelError, cannot_write, errors_only, failed_check, first_line, require
 from truncate_kit.core.hardware import GRAPH_FILES, Precision, Target
-from truncate_kit.export.record import EMBED_LIMIT
 from truncate_kit.models.encoder import Encoder, forget_capturing
 from truncate_kit.models.families import Family
 from truncate_kit.models.pipeline import Normalize
@@ -32,6 +31,7 @@ SCORE = "score"  # of pairs
 STATES = "last_hidden_state"  # for loaders that pool by themselves
 GRAPH_FILE = GRAPH_FILES["fp32"]
 MICROSOFT = "com.microsoft"  # domain of ONNX Runtime's own operators
+EMBED_LIMIT = 1_900_000_000  # bytes of weights above which they get their own file; protobuf ends at 2 GiB
 LENGTH = 7  # tokens of traced texts, at most
 _BIAS_PLACE, _MASK_PLACE = 5, 3  # inputs of com.microsoft Attention
 _WORDS, _POSITIONS, _TYPES = (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type"))
@@ -516,15 +516,15 @@ def _cut(array: Any) -> Any:
 # Files
 
 
-def save_graph(model: Any, path: Path, *, embed_limit: int = EMBED_LIMIT) -> Path | None:
-    """Write the graph; return the file of its weights if they exceed `embed_limit` bytes.
+def save_graph(model: Any, path: Path) -> Path | None:
+    """Write the graph; return the file of its weights if they exceed `EMBED_LIMIT`.
 
     Raises `FileProblemError`.
     """
     ir = require("onnx_ir", extra="cpu")
     weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
     data = None
-    if sum(weight.nbytes for weight in weights) > embed_limit:
+    if sum(weight.nbytes for weight in weights) > EMBED_LIMIT:
         digest = hashlib.sha256()  # in the file's name: a graph never meets other weights
         for weight in weights:
             digest.update(weight.tobytes())

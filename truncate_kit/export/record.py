@@ -21,9 +21,8 @@ from truncate_kit.core.results import Result, sealed, unsealed
 from truncate_kit.core.settings import MACHINE, RESULTS, Bounds, check_settings, setting
 from truncate_kit.core.workspace import is_weights, model_digests
 
-EMBED_LIMIT = 1_900_000_000  # bytes; protobuf ends at 2 GiB
 REPORT_FILE = EXPORT_RECORD
-_POINTS, _BYTES = Bounds(0, 200, whole=False), Bounds(0, EMBED_LIMIT)
+_POINTS = Bounds(0, 200, whole=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +34,6 @@ class ExportSettings(Result):
         target: `cpu` or `cuda`.
         normalize: End in unit vectors; by default as the encoder.
         budget: Spearman points that int8 may cost.
-        embed_limit: Bytes of weights above which they get their own file.
 
     Raises `UsageError` for values out of bounds or that do not go together.
     """
@@ -49,7 +47,6 @@ class ExportSettings(Result):
     budget: float = setting(
         0.3, "With int8: Spearman points it may cost; by default 0.3.", MACHINE, bounds=_POINTS, default=None
     )
-    embed_limit: int = setting(EMBED_LIMIT, bounds=_BYTES)
 
     def __post_init__(self) -> None:
         check_target(self.precision, self.target)

@@ -80,7 +80,7 @@ def cuda_providers(
 
     Args:
         index: Of the GPU, by default 0.
-        captured: Allow CUDA graphs (`FixedShapes`).
+        captured: Allow CUDA graphs.
         stream: Handle of a CUDA stream.
         tensorrt: Options of TensorRT, which then comes first.
     """
@@ -158,50 +158,6 @@ def _bound(session: Any, feeds: Feeds, device: torch.device) -> tuple[Any, dict[
     return binding, inputs
 
 
-class FixedShapes:
-    """Runs over fixed buffers: CUDA records each shape as a graph, which spares small batches most of their time."""
-
-    def __init__(self, session: Any, device: torch.device, width: int) -> None:
-        self.session, self.device, self.width = session, device, width
-        self._held: dict[tuple[int, int], tuple[dict[str, Any], Any, Any, Any]] = {}
-        self._turn = threading.Lock()  # threads would overwrite each other's inputs
-
-    def run(self, feeds: Feeds) -> Vectors:
-        """Return vectors (b, out) of inputs (b, t)."""
-        with self._turn:
-            output, binding, options = self._filled(feeds)
-            with _running():
-                self.session.run_with_iobinding(binding, options)
-            vectors: Vectors = output.numpy()
-            return vectors if self.device.type == "cuda" else vectors.copy()  # a view on the CPU
-
-    def bound(self, feeds: Feeds) -> Callable[[], None]:
-        """Return a call that runs these feeds and waits, without output; for one thread."""
-        _, binding, options = self._filled(feeds)
-
-        def call() -> None:
-            self.session.run_with_iobinding(binding, options)
-            binding.synchronize_outputs()
-
-        return call
-
-    def _filled(self, feeds: Feeds) -> tuple[Any, Any, Any]:
-        """Fill the buffers of this shape; return its output, binding and options."""
-        batch, length = next(iter(feeds.values())).shape
-        if (batch, length) not in self._held:
-            options = require("onnxruntime", extra="cpu").RunOptions()
-            # Copied: on the CPU they stay numpy's.
-            binding, inputs = _bound(self.session, {name: ids.copy() for name, ids in feeds.items()}, self.device)
-            output = _on_device(np.zeros((batch, self.width), np.float32), self.device)
-            binding.bind_ortvalue_output(OUTPUT, output)
-            options.add_run_config_entry("gpu_graph_id", str(len(self._held) + 1))
-            self._held[batch, length] = inputs, output, binding, options
-        inputs, output, binding, options = self._held[batch, length]
-        for name, value in feeds.items():
-            inputs[name].update_inplace(value)
-        return output, binding, options
-
-
 # Encoders
 
 
@@ -250,7 +206,8 @@ class OnnxEncoder:
         outputs = self._session.get_outputs()
         self.width = next(int(value.shape[-1]) for value in outputs if value.name == OUTPUT)
         self._longest = None if reader is None else reader.max_length
-        self._fixed = FixedShapes(self._session, self.device, self.width) if buckets else None
+        self._buckets, self._turn = buckets, threading.Lock()  # threads would overwrite each other's inputs
+        self._held: dict[tuple[int, int], tuple[dict[str, Any], Any, Any, Any]] = {}
 
     @classmethod
     def load(cls, path: str | Path, *, precision: str | None = None, device: str | None = None, **options: Any) -> Self:
@@ -319,7 +276,7 @@ class OnnxEncoder:
         vectors: Vectors = np.empty((len(ids), self.width), np.float32)
         lengths = [stepped(len(row), self._longest) if self.few_shapes else len(row) for row in ids]
         batches = list(token_batches(lengths, self.batch_tokens))
-        many = self._fixed is None and self.device.type == "cpu" and len(batches) >= 2 * self.threads > 2
+        many = not self._buckets and self.device.type == "cpu" and len(batches) >= 2 * self.threads > 2
         one_core = self._on_one_core() if many else None
 
         def compute(places: Sequence[int]) -> None:
@@ -338,7 +295,7 @@ class OnnxEncoder:
         return torch.from_numpy(vectors)
 
     def _shape(self, batch: int, length: int) -> tuple[int, int]:
-        if self._fixed is not None:
+        if self._buckets:
             return bucket(batch, length, self._longest)
         if not self.few_shapes:
             return batch, length
@@ -355,8 +312,12 @@ class OnnxEncoder:
 
     def run(self, feeds: Feeds, session: Any = None) -> Vectors:
         """Return vectors (b, out) of inputs by name."""
-        if self._fixed is not None:
-            return self._fixed.run(feeds)
+        if self._buckets:
+            with self._turn, _running():
+                output, binding, options = self._filled(feeds)
+                self._session.run_with_iobinding(binding, options)
+                fixed: Vectors = output.numpy().copy()  # a view on the CPU
+            return fixed
         session = session or self._session
         with _running():  # bound, a lack of memory is a RuntimeError: batches are halved
             binding, _ = _bound(session, feeds, self.device)
@@ -364,6 +325,35 @@ class OnnxEncoder:
             session.run_with_iobinding(binding)
             vectors: Vectors = binding.get_outputs()[0].numpy()
         return vectors
+
+    def bound(self, feeds: Feeds) -> Callable[[], None]:
+        """Return a call that runs these feeds from fixed buffers and waits, without output; for one thread."""
+        _, binding, options = self._filled(feeds)
+
+        def call() -> None:
+            self._session.run_with_iobinding(binding, options)
+            binding.synchronize_outputs()
+
+        return call
+
+    def _filled(self, feeds: Feeds) -> tuple[Any, Any, Any]:
+        """Fill the fixed buffers of this shape; return its output, binding and options.
+
+        CUDA records each shape as a graph, which spares small batches most of their time.
+        """
+        batch, length = next(iter(feeds.values())).shape
+        if (batch, length) not in self._held:
+            options = require("onnxruntime", extra="cpu").RunOptions()
+            # Copied: on the CPU they stay numpy's.
+            binding, inputs = _bound(self._session, {name: ids.copy() for name, ids in feeds.items()}, self.device)
+            output = _on_device(np.zeros((batch, self.width), np.float32), self.device)
+            binding.bind_ortvalue_output(OUTPUT, output)
+            options.add_run_config_entry("gpu_graph_id", str(len(self._held) + 1))
+            self._held[batch, length] = inputs, output, binding, options
+        inputs, output, binding, options = self._held[batch, length]
+        for name, value in feeds.items():
+            inputs[name].update_inplace(value)
+        return output, binding, options
 
 
 def load_text_encoder(

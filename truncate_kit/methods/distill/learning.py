@@ -151,7 +151,7 @@ class TokenWork(EncodingWork):
 
     def perform(self, chunk: Chunk, send: Send) -> tuple[bytes, int]:
         """Return rows as stored, in the order of the texts."""
-        return self._form.store(self._encoder.encode_ids(chunk.texts)).tobytes(), 0
+        return self._form.store(self._encoder.encode_ids(chunk[1])).tobytes(), 0
 
 
 def fastest(encoder: Encoder, folder: Path) -> Encoder | OnnxEncoder:
@@ -180,13 +180,13 @@ def teacher_vectors(
     stored = StoredRows(folder / VECTORS_FILE, made_from, num_rows=len(texts), row_bytes=2 * width, chunk=CHUNK)
     chunks = [range(start, min(start + CHUNK, len(texts))) for start in sorted(stored.missing)]
     done = len(texts) - sum(map(len, chunks))
-    work = (Chunk(places.start, list(map(texts.ids, places))) for places in chunks)
-    for chunk, (rows, _) in (engine or Engine()).run(TokenWork(runner, HALF), work, lambda message: None):
+    work = ((places.start, list(map(texts.ids, places))) for places in chunks)
+    for (start, ids), (rows, _) in (engine or Engine()).run(TokenWork(runner, HALF), work, lambda message: None):
         if not np.isfinite(np.frombuffer(rows, dtype=np.float16)).all():
             hint = "Use a model that gives vectors of length 1."
             raise UsageError("The full model's vectors do not fit into float16.", hint=hint)
-        stored.write(chunk.start, rows)
-        done += len(chunk.texts)
+        stored.write(start, rows)
+        done += len(ids)
         progress("Encoding with the full model", done, len(texts))
     return read_vectors(texts, folder)
 
