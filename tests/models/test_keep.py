@@ -14,7 +14,7 @@ from truncate_kit.models.layer_pooling import LayerPooling
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import Normalize, save_encoder
 from truncate_kit.models.store import encoder_digest
-from truncate_kit.models.truncation import keep, kept_config, layers_held, truncate
+from truncate_kit.models.truncation import BlockRunner, keep, kept_config, layers_held, truncate
 
 BLOCK_LISTS = ("layer", "layers", "h", "albert_layer_groups")
 FIRST_NEEDED = {"modernbert"}
@@ -56,7 +56,7 @@ def test_kept_blocks_compute_what_they_compute_in_the_whole_model(name, attentio
     full = load_encoder(tiny_folder(name), attention=attention)
     batch = full.tokenize(TEXTS)
     assert batch["attention_mask"].min() == 0  # padded
-    everything = by_hand(full, batch, (1, 2, 3))
+    everything, runner = by_hand(full, batch, (1, 2, 3)), BlockRunner(full, batch)
     assert torch.equal(everything, full.token_states(**batch))
     assert encoder_digest(keep(full, (1, 2, 3))) == encoder_digest(full)
     for blocks in ((1, 3), (2, 3), (3,)):
@@ -66,9 +66,12 @@ def test_kept_blocks_compute_what_they_compute_in_the_whole_model(name, attentio
             continue
         expected = by_hand(full, batch, blocks)
         assert not torch.allclose(expected, everything)
-        kept = keep(full, blocks)
+        kept, states = keep(full, blocks), runner.embedded
         assert kept.depth == len(blocks)
         assert torch.equal(kept.token_states(**batch), expected)
+        for block in blocks:  # one by one
+            states = runner.run(block, states)
+        assert torch.equal(runner.vectors(states), kept(**batch))
     assert torch.equal(full.token_states(**batch), everything)
 
 

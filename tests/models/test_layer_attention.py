@@ -8,6 +8,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from tests.support.families import plain_states
+from tests.support.layer_poolers import TEXTS, check_reloaded
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.layer_pooling import LayerAttentionPooling
@@ -15,7 +16,6 @@ from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import Dense, save_encoder
 from truncate_kit.models.truncation import truncate
 
-TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
 FAMILIES = ["bert", "electra", "roberta", "deberta-v2", "modernbert", "gpt2", "qwen2"]
 
 
@@ -106,16 +106,7 @@ def test_the_equations_as_they_are_printed(tiny_folder, name, over, last_cls):
 @pytest.mark.parametrize("name", FAMILIES)
 def test_reloaded_here_and_by_sentence_transformers_without_this_package(tiny_folder, name, tmp_path):
     encoder = with_attention(tiny_folder(name))
-    expected = plain(tiny_folder(name), encoder.pooler)
-    save_encoder(encoder, tmp_path / "m")
-    again = load_encoder(tmp_path / "m")
-    assert again.pooling_name == "layer-attention"
-    torch.testing.assert_close(again.vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
-    peer = SentenceTransformer(str(tmp_path / "m"), device="cpu", trust_remote_code=True)
-    assert not type(peer[1]).__module__.startswith("truncate_kit")  # the copy in the folder
-    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=1e-4)
-    peer.save(str(tmp_path / "again"))  # what sentence-transformers saves again is the same model
-    torch.testing.assert_close(load_encoder(tmp_path / "again").vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
+    check_reloaded(encoder, plain(tiny_folder(name), encoder.pooler), "layer-attention", tmp_path)
 
 
 @pytest.mark.parametrize(("name", "fused"), [("bert", 1), ("gpt2", 0), ("modernbert", 0)])

@@ -9,6 +9,7 @@ from transformers import AutoModel
 
 from tests.support.families import PLAIN_POOLING, plain_states
 from tests.support.heads import with_heads
+from tests.support.layer_poolers import TEXTS, check_reloaded
 from truncate_kit.core.errors import ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
@@ -19,7 +20,6 @@ from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.store import encoder_digest
 from truncate_kit.models.truncation import truncate
 
-TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blue cat"]
 CASES = [
     ("bert", (1, 2, 3), "max", "mean"),
     ("bert", (0, 3), "mean", "max"),
@@ -58,21 +58,8 @@ def test_reloaded_here_and_by_sentence_transformers_without_this_package(
 ):
     expected = plain(tiny_folder(name), layers, over, tokens)
     lean = combined(tiny_folder(name), layers, over, tokens)
-    torch.testing.assert_close(lean.vectors(TEXTS), expected, atol=1e-5, rtol=0)
-    save_encoder(lean, tmp_path / "m")
-    again = load_encoder(tmp_path / "m")
-    assert (again.pooling_name, again.pooling, again.depth) == (f"layer-{over}", tokens, layers[-1])
-    assert encoder_digest(again) == encoder_digest(lean)
-    for key, value in lean.pooler.state_dict().items():
-        assert torch.equal(value, again.pooler.state_dict()[key])
-    torch.testing.assert_close(again.vectors(TEXTS), expected, atol=1e-5, rtol=0)
-    peer = SentenceTransformer(str(tmp_path / "m"), device="cpu", trust_remote_code=True)
-    assert [type(module).__name__ for module in peer] == ["Transformer", "LayerPooling"]
-    assert not type(peer[1]).__module__.startswith("truncate_kit")  # the copy in the folder
-    assert peer.get_embedding_dimension() == 16
-    torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=0)
-    peer.save(str(tmp_path / "again"))  # what sentence-transformers saves again is the same model
-    torch.testing.assert_close(load_encoder(tmp_path / "again").vectors(TEXTS), expected, atol=1e-5, rtol=0)
+    again = check_reloaded(lean, expected, f"layer-{over}", tmp_path)
+    assert (again.pooling, again.depth) == (tokens, layers[-1])
 
 
 def test_the_last_layer_before_the_mean_over_layers(tiny_folder, tmp_path):
