@@ -76,15 +76,7 @@ def test_cached_gradients_draw_the_same_dropout_twice(tiny_folder):
     assert_same({name: value / 3 for name, value in gradients(encoder).items()}, expected, 1e-6)
 
 
-def test_looks_at_dev_between_epochs_and_the_best_is_kept(tiny_folder):
-    encoder = fresh(tiny_folder("bert"))
-    state = TrainingRun(encoder, examples(encoder), evaluator(encoder), TRAINING, seed=0, evaluate_every=2).train()
-    assert len(state.scores) == 3  # 2 epochs of 3 steps
-    assert state.best_stage == max(range(3), key=lambda stage: (state.scores[stage], -stage))
-    assert evaluator(encoder).score(encoder)[0] == pytest.approx(state.scores[state.best_stage], abs=1e-3)
-
-
-def test_resumed_between_two_looks_it_ends_with_the_same_weights(tiny_folder, tmp_path):
+def test_looks_at_dev_between_epochs_keep_the_best_also_when_resumed_between_two(tiny_folder, tmp_path):
     def setup():
         encoder = fresh(tiny_folder("bert"))
         return encoder, examples(encoder, chunk=8), evaluator(encoder)
@@ -98,6 +90,9 @@ def test_resumed_between_two_looks_it_ends_with_the_same_weights(tiny_folder, tm
     torch.rand(1)  # a new process has drawn other numbers
     again = TrainingRun(*resumed, settings, seed=0, evaluate_every=2).train(checkpoint=tmp_path / "checkpoint")
     assert again.scores == state.scores
+    assert len(state.scores) == 3  # 2 epochs of 3 steps
+    assert state.best_stage == max(range(3), key=lambda stage: (state.scores[stage], -stage))
+    assert whole[2].score(whole[0])[0] == pytest.approx(state.scores[state.best_stage], abs=1e-3)
     for ours, theirs in zip(resumed[0].parameters(), whole[0].parameters(), strict=True):
         assert torch.equal(ours, theirs)
 
@@ -108,20 +103,29 @@ _WORKER = """
 from pathlib import Path
 from safetensors.torch import save_file
 from tests.support.contrastive import gradients_and_training
+from truncate_kit.core.errors import TruncateKitError
 from truncate_kit.training.loop import joined
-with joined() as (group, device):
-    for chunk in (None, 4):
-        found, scores = gradients_and_training({folder!r}, group, chunk)
-        save_file(found, Path({out!r}) / f"{{group.rank}}-{{chunk}}.safetensors")
-        assert group.size == 2 and group.collect(scores) == [scores, scores]
+try:
+    with joined() as (group, device):
+        for chunk in (None, 4):
+            found, scores = gradients_and_training({folder!r}, group, chunk)
+            save_file(found, Path({out!r}) / f"{{group.rank}}-{{chunk}}.safetensors")
+            assert group.size == 2 and group.collect(scores) == [scores, scores]
+        if group.leads:
+            raise TruncateKitError("There are no texts.", hint="Give some.")
+        group.agree(None)
+except TruncateKitError as error:
+    print(error, error.hint)
 """
 
 
-def test_two_processes_train_as_one_with_the_whole_batch(tmp_path):
+def test_two_processes_train_as_one_with_the_whole_batch_and_hear_if_the_other_ends(tmp_path):
     # Batches of 6, 6 and 1 row: the second process gets no row of the last one. Dropout, which differs, is off.
     folder = tiny_without_dropout(tmp_path / "model")
-    for code, _, errors in in_two_processes(_WORKER.format(out=str(tmp_path), folder=str(folder))):
-        assert code == 0, errors
+    said = "There are no texts. Give some.", "Another process of this run has ended. Look for its error"
+    done = in_two_processes(_WORKER.format(out=str(tmp_path), folder=str(folder)))
+    for (code, printed, errors), expected in zip(done, said, strict=True):
+        assert (code, printed.strip().startswith(expected)) == (0, True), errors
     for chunk in (None, 4):
         alone, _ = gradients_and_training(folder, ALONE, chunk)
         first, second = (load_file(tmp_path / f"{rank}-{chunk}.safetensors") for rank in range(2))

@@ -123,7 +123,7 @@ def test_a_new_row_of_contrast_is_trained_and_written_on_the_card(contrast_row, 
     torch.testing.assert_close(found, again.vectors(data.texts()[:5]))
 
 
-def test_help_and_errors_list_the_new_row(row, contrast_row):
+def test_help_and_errors_list_the_new_row_and_each_method_takes_its_own(row, contrast_row, tiny_folder):
     assert "absolute (pairs labelled 0 or 1)" in described("tmft")
     assert "absolute" not in described("contrast")
     with pytest.raises(UsageError, match="'squared'") as problem:
@@ -137,12 +137,7 @@ def test_help_and_errors_list_the_new_row(row, contrast_row):
     for given in ({"objective": "dropout", "temperature": 0.1}, {"objective": "close", "mlp": False}):
         with pytest.raises(UsageError, match=f"The objective {given['objective']} does not go with"):
             ContrastiveSettings(**given)
-
-
-def test_each_method_takes_its_own_objectives(tiny_folder, tmp_path):
     with pytest.raises(UsageError, match="'cosine'"):
         ContrastiveSettings(objective="cosine")
-    training = dataclasses.replace(SETTINGS, objective="in-batch")
-    with pytest.raises(UsageError, match="'in-batch'") as problem:
-        finetune(load_encoder(tiny_folder("bert")), labelled_splits(), out=tmp_path, training=training)
-    assert problem.value.hint.endswith("search.")
+    with pytest.raises(UsageError, match="'in-batch'"):
+        LabelledTask(load_encoder(tiny_folder("bert")), data, "in-batch")

@@ -67,19 +67,6 @@ def test_the_test_set_gets_the_threshold_of_dev(tiny_folder):
         assert evaluator.score(encoder)[0] == pytest.approx(100 * expected)
 
 
-@pytest.mark.parametrize(
-    ("objective", "cuts", "train", "epochs", "rate"),
-    [("paraphrase", (0.4,), 100, 12, 4e-3), ("entailment", (0.2, 0.6), 60, 4, 1e-2)],
-)
-def test_both_tasks_are_learned(tiny_folder, objective, cuts, train, epochs, rate):
-    full, data, losses = load_encoder(tiny_folder("bert")), labelled_splits(cuts, train=train), []
-    settings = dataclasses.replace(SETTINGS, objective=objective, epochs=epochs, learning_rate=rate)
-    encoder = truncate(full, 2)
-    examples, dev, _ = LabelledTask(full, data, objective).trial(encoder, 0)
-    TrainingRun(encoder, examples, dev, settings, seed=0).train(stage_done=lambda _, loss, __: losses.append(loss))
-    assert losses[-1] < 0.9 * losses[0]
-
-
 def test_the_classifier_belongs_to_the_checkpoint(tiny_folder, tmp_path):
     """A run that is stopped between epochs ends with the same encoder and classifier."""
     full, data = load_encoder(tiny_folder("bert")), labelled_splits((0.2, 0.6))

@@ -58,17 +58,7 @@ def test_processes_that_append_at_once_lose_nothing(tmp_path):
         assert [record["number"] for record in found if record["name"] == name] == list(range(200))
 
 
-def test_a_store_of_a_later_version_is_refused(tmp_path):
-    store, one = RunStore(tmp_path, KEY), trial()
-    store.write(one.name, one)
-    file = tmp_path / "trials.jsonl"
-    append_records(file, {"store": store.key, "kind": "settings", "format": FORMAT + 1})
-    with pytest.raises(FileProblemError, match="another version"):
-        RunStore(tmp_path, KEY).read(one.name, Trial)
-    assert RunStore(tmp_path, "1" * 64).read(one.name, Trial) is None  # what others wrote does not matter
-
-
-def test_records_come_back_equal_and_the_first_stays(tmp_path):
+def test_records_come_back_equal_the_first_stays_and_those_of_a_later_version_are_refused(tmp_path):
     store = RunStore(tmp_path, KEY, {"model": "m"})
     first = trial()
     with store.open():
@@ -80,6 +70,10 @@ def test_records_come_back_equal_and_the_first_stays(tmp_path):
     assert RunStore(tmp_path, KEY).all(Trial) == {first.name: first}
     settings = {"store": store.key, "kind": "settings", "format": FORMAT, "model": "m"}
     assert read_records(tmp_path / "trials.jsonl")[0][0] == settings
+    append_records(tmp_path / "trials.jsonl", {"store": store.key, "kind": "settings", "format": FORMAT + 1})
+    with pytest.raises(FileProblemError, match="another version"):
+        RunStore(tmp_path, KEY).read(first.name, Trial)
+    assert RunStore(tmp_path, "1" * 64).read(first.name, Trial) is None  # what others wrote does not matter
 
 
 def test_weights_are_kept_until_they_are_forgotten(tmp_path, tiny_folder):

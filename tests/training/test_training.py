@@ -143,22 +143,6 @@ def test_every_example_once_and_like_lengths_together(together, most):
     assert most / 3 < padding < most  # the more are sorted together, the less
 
 
-def test_labels_and_a_teacher_together(tiny_folder, pairs):
-    encoder, teacher = (load_encoder(tiny_folder(name)).eval() for name in ("bert", "electra"))
-    train, dev = pairs
-    data = PairSplits(name="pairs", train=train, dev=dev, test=dev)
-    batch = [0, 3, 5]
-    losses = []
-    for one in (None, teacher):
-        examples, _, _ = LabelledTask(encoder, data, teacher=one, teacher_weight=0.5).trial(encoder, 0)
-        with torch.no_grad():
-            losses.append(float(examples.loss(encoder, batch)))
-    chosen = [train.pairs[place] for place in batch]
-    sides = [pair.first for pair in chosen] + [pair.second for pair in chosen]
-    cosines = torch.cosine_similarity(encoder.vectors(sides), teacher.vectors(sides))
-    assert losses[1] == pytest.approx(losses[0] + 0.5 * float(1 - cosines.mean()), abs=1e-5)
-
-
 def test_a_teacher_of_another_width_is_refused(tiny_folder, pairs):
     encoder, teacher = load_encoder(tiny_folder("bert")), load_encoder(tiny_folder("bert"))
     teacher.tail.append(Dense(16, 5, bias=True, activation="Tanh"))
