@@ -18,14 +18,9 @@ def test_matrix_equals_float64_gram_form(size, estimator, kernel):
     assert (cka_matrix(x, y, estimator=estimator, kernel=kernel) - expected).abs().max() < 3e-7
     double = cka_matrix(x.double(), y, estimator=estimator, kernel=kernel)
     assert (double - expected).abs().max() < 1e-10
-
-
-@pytest.mark.parametrize("size", SIZES)
-def test_model_with_itself(size):
-    x, _ = reference.related_states(*size)
-    found = cka_matrix(x)
-    assert (found - reference.matrix(x, x)).abs().max() < 3e-7
-    assert torch.equal(found, found.T)
+    itself = cka_matrix(x, estimator=estimator, kernel=kernel)
+    assert (itself - reference.matrix(x, x, estimator=estimator, kernel=kernel)).abs().max() < 3e-7
+    assert torch.equal(itself, itself.T)
 
 
 def test_bandwidth_is_a_factor_of_the_median_distance():
@@ -34,36 +29,29 @@ def test_bandwidth_is_a_factor_of_the_median_distance():
     assert (cka_matrix(x, y, kernel="rbf", bandwidth=0.4) - expected).abs().max() < 1e-10
 
 
+def streamed(*models, batch=64, undefined="raise", **options):
+    sums = StreamedCKA(**options)
+    for parts in zip(*(model.split(batch, 1) for model in models), strict=True):
+        sums.update(*parts)
+    return sums.result(undefined=undefined)
+
+
 @pytest.mark.parametrize("estimator", ESTIMATORS)
 @pytest.mark.parametrize("batch", [1, 37, 300])
 def test_streamed_equals_all_at_once(estimator, batch):
     x, y = reference.related_states(300, 24, 20)
-    streamed = StreamedCKA(estimator=estimator)
-    for part in range(0, 300, batch):
-        streamed.update(x[:, part : part + batch], y[:, part : part + batch])
-    assert (streamed.result() - reference.matrix(x, y, estimator=estimator)).abs().max() < 3e-7
+    expected, itself = (reference.matrix(x, other, estimator=estimator) for other in (y, x))
+    assert (streamed(x, y, batch=batch, estimator=estimator) - expected).abs().max() < 3e-7
+    assert (streamed(x, batch=batch, estimator=estimator) - itself).abs().max() < 5e-7
+    some = streamed(x, batch=batch, estimator=estimator, pairs=[(0, 3), (2, 1)])
+    assert (some - itself[[0, 2], [3, 1]]).abs().max() < 5e-7
 
 
 def test_streamed_over_several_buffers_with_a_first_batch_unlike_the_rest():
     x, y = reference.related_states(5000, 6, 5)
     order = x[0, :, 0].argsort()  # the shift is then far from the mean
     x, y = x[:, order], y[:, order]
-    streamed = StreamedCKA()
-    for part in range(0, 5000, 700):
-        streamed.update(x[:, part : part + 700], y[:, part : part + 700])
-    assert streamed.count == 5000
-    assert (streamed.result() - cka_matrix(x.double(), y.double())).abs().max() < 3e-7
-
-
-def test_streamed_pairs_and_itself():
-    x, _ = reference.related_states(200, 12, 9)
-    whole, some = StreamedCKA(), StreamedCKA(pairs=[(0, 3), (2, 1)])
-    for part in range(0, 200, 64):
-        whole.update(x[:, part : part + 64])
-        some.update(x[:, part : part + 64])
-    expected = reference.matrix(x, x)
-    assert (whole.result() - expected).abs().max() < 3e-7
-    assert (some.result() - expected[[0, 2], [3, 1]]).abs().max() < 3e-7
+    assert (streamed(x, y, batch=700) - cka_matrix(x.double(), y.double())).abs().max() < 3e-7
 
 
 def test_debiased_cka_of_independent_states_is_near_zero_and_biased_is_not():
@@ -78,17 +66,10 @@ def test_constant_layer_is_named_not_nan(form):
     x, y = reference.related_states(50, 8, 6)
     x[0] = x[0, :1] * (1 + 1e-7 * torch.randn(50, 1))
 
-    def run(**options):
-        if form == "memory":
-            return cka_matrix(x, y, **options)
-        streamed = StreamedCKA()
-        streamed.update(x[:, :20], y[:, :20])
-        streamed.update(x[:, 20:], y[:, 20:])
-        return streamed.result(**options)
-
+    run = {"memory": cka_matrix, "streamed": streamed}[form]
     with pytest.raises(DataError, match=r"layer 0 of the model: .*same for every text"):
-        run()
-    found = run(undefined="nan")
+        run(x, y)
+    found = run(x, y, undefined="nan")
     assert found[0].isnan().all()
     assert (found[1:] - reference.matrix(x[1:], y)).abs().max() < 1e-6
 
@@ -111,11 +92,7 @@ def test_states_of_any_magnitude_are_the_same(size, kernel):
     tiny, huge = x * 2.0**-100, y * 2.0**90  # in float32, whose squares would be 0 and infinite
     assert torch.equal(cka_matrix(tiny, huge, kernel=kernel), cka_matrix(x, y, kernel=kernel))
     if kernel == "linear":
-        streams = StreamedCKA(), StreamedCKA()
-        for stream, models in zip(streams, ((tiny, huge), (x, y)), strict=True):
-            for start in range(0, len(x[0]), 7):
-                stream.update(*(model[:, start : start + 7] for model in models))
-        assert torch.equal(streams[0].result(), streams[1].result())
+        assert torch.equal(streamed(tiny, huge, batch=7), streamed(x, y, batch=7))
 
 
 def test_negative_hsic_between_layers_gives_a_negative_value_not_nan():
@@ -130,6 +107,12 @@ def test_equidistant_states_are_an_error_not_rounding_noise(kernel):
         cka_matrix(torch.eye(12)[None], kernel=kernel)
 
 
+def unlike(first, second):
+    sums = StreamedCKA()
+    sums.update(first)
+    sums.update(second)
+
+
 @pytest.mark.parametrize(
     ("error", "match", "call"),
     [
@@ -139,19 +122,12 @@ def test_equidistant_states_are_an_error_not_rounding_noise(kernel):
         (UsageError, "shape", lambda x, y: cka_matrix(x[0])),
         (UsageError, "estimator", lambda x, y: cka_matrix(x, y, estimator="unbiased")),
         (UsageError, "kernel", lambda x, y: cka_matrix(x, y, kernel="cosine")),
-        (UsageError, "first one", lambda x, y: streamed((x, y), (x[:2], y))),
+        (UsageError, "first one", lambda x, y: unlike(x, x[:2])),
         (LayerOutOfRangeError, "9", lambda x, y: StreamedCKA(pairs=[(0, 9)]).update(x, y)),
         (ModelError, "layer 1", lambda x, y: cka_matrix(x.index_fill(0, torch.tensor([1]), torch.nan), y)),
-        (ModelError, "layer 1", lambda x, y: streamed((x.index_fill(0, torch.tensor([1]), torch.nan), y))),
+        (ModelError, "layer 1", lambda x, y: streamed(x.index_fill(0, torch.tensor([1]), torch.nan), y)),
     ],
 )
 def test_states_that_cannot_be_compared(error, match, call):
     with pytest.raises(error, match=match):
         call(*reference.related_states(20, 8, 6))
-
-
-def streamed(*batches, **options):
-    sums = StreamedCKA(**options)
-    for batch in batches:
-        sums.update(*batch)
-    return sums.result()
