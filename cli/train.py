@@ -118,7 +118,7 @@ def check_shared(group: "Group", has_texts: bool) -> None:
 @command(
     "truncate-kit finetune google/electra-base-discriminator --data stsb",
     "truncate-kit finetune MODEL --data mine.csv --columns left,right,grade --layer 3,6",
-    result="methods.tmft.result:SweepResult",
+    result="methods.tmft.settings:SweepResult",
 )
 def finetune(
     model: options.Model = None,
@@ -141,9 +141,9 @@ def finetune(
     push: Push,
 ) -> None:
     """Fine-tune the model cut at a layer, several, the best one, or to some blocks; save it beside the full model."""
-    from truncate_kit.methods.tmft.finetune import Preparation, check_sweep, sweep_prediction
+    from truncate_kit.methods.tmft.finetune import Preparation, sweep_prediction
     from truncate_kit.methods.tmft.finetune import finetune as run
-    from truncate_kit.methods.tmft.trials import kept_encoder
+    from truncate_kit.methods.tmft.trials import kept_encoder, layers_named
     from truncate_kit.models.truncation import truncate
     from truncate_kit.report.card import add_figure
     from truncate_kit.training.loop import joined
@@ -170,7 +170,8 @@ def finetune(
         full = workspace.load(source, device=here, precision=precision)
         # Check all before an adaptation, which may take days.
         encoder = full if kept is None else kept_encoder(full, kept)
-        check_sweep(encoder if priors.prior_layer is None else truncate(encoder, priors.prior_layer), settings)
+        trainable = encoder if priors.prior_layer is None else truncate(encoder, priors.prior_layer)
+        layers_named(trainable, settings.layers)
         priors.word_prior(full, precision)
         taught = None
         if teacher is not None:

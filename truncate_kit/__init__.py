@@ -16,7 +16,7 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 DRAWERS |= {"card": f"{__name__}.report.card:card_text", "notebook": f"{__name__}.report.page:in_notebook"}
 
-_NAMES = {
+_NAMES = {  # by module
     "analysis.cka": "cka_matrix StreamedCKA",
     "analysis.profile": "profile",
     "analysis.result": "LayerProfile AnalysisSettings",
@@ -54,8 +54,7 @@ _NAMES = {
     "methods.study.plan": "read_study",
     "methods.study.running": "run_study",
     "methods.tmft.finetune": "finetune sweep_prediction",
-    "methods.tmft.result": "SweepResult",
-    "methods.tmft.settings": "SweepSettings",
+    "methods.tmft.settings": "SweepResult SweepSettings",
     "models.encoder": "Encoder",
     "models.loading": "load_encoder random_encoder",
     "models.pipeline": "save_encoder",

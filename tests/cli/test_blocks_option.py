@@ -13,8 +13,7 @@ from truncate_kit.bench.result import BenchReport
 from truncate_kit.data.pairs import complete_splits, load_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
-from truncate_kit.methods.tmft.result import SweepResult
-from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.methods.tmft.settings import SweepResult, SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.store import encoder_digest
 from truncate_kit.models.truncation import keep
@@ -119,7 +118,7 @@ def test_finetune_trains_all_of_the_blocks_and_the_full_model_beside_them(model,
     )
     assert _without_time(together) == _without_time(result)
 
-    assert result.choice == "Blocks 1, 3 of 3: the one that was asked for."
+    assert result.choice == "Blocks 1, 3 of 3: the only one to choose from."
     assert "blocks 1, 3 (chosen)" in out
     assert "layer 3 (full model)" in out
     card = (tmp_path / "exported/lean/README.md").read_text()

@@ -21,8 +21,7 @@ from truncate_kit.methods.distill.settings import (
     SubsetSearch,
 )
 from truncate_kit.methods.frozen.settings import FrozenReport, FrozenSettings, FrozenTrial, Reconstruction
-from truncate_kit.methods.tmft.result import Certainty, LayerScores, SweepResult
-from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.methods.tmft.settings import Certainty, LayerScores, SweepResult, SweepSettings
 from truncate_kit.training.cutting import CutResult
 from truncate_kit.training.settings import TrainingSettings, Trial
 

@@ -36,7 +36,7 @@ from truncate_kit.methods.bert_lc.settings import CombinationReport
 from truncate_kit.methods.contrast.settings import ContrastiveResult
 from truncate_kit.methods.distill.settings import DistillResult
 from truncate_kit.methods.frozen.settings import FrozenReport
-from truncate_kit.methods.tmft.result import SweepResult
+from truncate_kit.methods.tmft.settings import SweepResult
 from truncate_kit.report import chart
 from truncate_kit.report.card import SAMPLE_TEXTS, onnxruntime_lines, sentence_transformers_lines
 from truncate_kit.report.distillation import choice

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from truncate_kit.methods.bert_lc.settings import CombinationReport
     from truncate_kit.methods.contrast.settings import ContrastiveResult, ContrastiveSettings, LayerWeights
     from truncate_kit.methods.frozen.settings import FrozenReport
-    from truncate_kit.methods.tmft.result import Certainty, LayerScores, SweepResult
+    from truncate_kit.methods.tmft.settings import Certainty, LayerScores, SweepResult
     from truncate_kit.training.cutting import CutResult, VocabularyCut
     from truncate_kit.training.settings import Trial
 

@@ -20,8 +20,7 @@ from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.result import StudyResult, StudyRow, pareto_front, summaries
 from truncate_kit.methods.study.running import load_model, run_study
 from truncate_kit.methods.tmft.finetune import finetune
-from truncate_kit.methods.tmft.result import LayerScores
-from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.methods.tmft.settings import LayerScores, SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.chart import write_figures
 from truncate_kit.report.study import write_tables

@@ -7,7 +7,7 @@ import pytest
 from truncate_kit.core.errors import UsageError
 from truncate_kit.methods.study.plan import figure_name, read_study
 from truncate_kit.methods.study.result import CKARow, StudyResult, StudyRow
-from truncate_kit.methods.tmft.result import LayerScores
+from truncate_kit.methods.tmft.settings import LayerScores
 from truncate_kit.report.chart import write_figures
 from truncate_kit.report.view import view_of
 

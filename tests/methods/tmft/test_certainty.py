@@ -10,17 +10,13 @@ from scipy import stats
 from tests.support.pairs import labelled_splits, word_splits
 from truncate_kit.core.vectors import DRAWS
 from truncate_kit.evaluation.graded import correlate
-from truncate_kit.methods.tmft.finetune import finetune
-from truncate_kit.methods.tmft.result import (
-    SweepResult,
-    certainty,
-    means_over_seeds,
-    spread_over_seeds,
-)
-from truncate_kit.methods.tmft.settings import SweepSettings
+from truncate_kit.methods.tmft.finetune import certainty, finetune, means_over_seeds, spread_over_seeds
+from truncate_kit.methods.tmft.settings import SweepResult, SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.training import certainty_in_words, sweep_table
 from truncate_kit.training.examples import LabelledTask, best_threshold, f1
+from truncate_kit.report.training import certainty_in_words
+from truncate_kit.training.examples import best_threshold, f1
 from truncate_kit.training.settings import TrainingSettings, Trial
 
 # Scores that depend on layer and seed; how well anything learns is not looked at.
@@ -129,8 +125,9 @@ def test_layers_that_are_not_compared_are_named():
     alone = certainty(of_two, (1, 2, 3), (0, 1))
     assert (alone.seeds, alone.compared, alone.not_trained) == (2, (2, 3), (1,))
     for seed in (0, 7):
-        assert certainty([*of_layers({1: 90.0}, (seed,)), *of_two], (1, 2, 3), (0, 1)) == alone
-    known = certainty([*of_layers({1: 90.0}), *of_two], (1, 2, 3, 4), (0, 1), (1, 2, 3))
+        found = certainty([*of_layers({1: 90.0}, (seed,)), *of_two], (1, 2, 3), (0, 1))
+        assert found == replace(alone, not_trained=(), fewer_seeds=(1,))
+    known = certainty([*of_layers({1: 90.0}), *of_two], (1, 2, 3, 4), (0, 1))
     assert (known.not_trained, known.fewer_seeds) == ((4,), (1,))
     assert "Not compared, trained with fewer seeds: layer 1." in certainty_in_words(known)
     # If a race left one layer alone with all seeds, those are compared that it shares with the others.
@@ -144,8 +141,7 @@ def test_nothing_is_said_of_one_layer_or_without_resamples():
     assert certainty([*of_layers({1: 70.0}), *of_layers({2: 70.0}, (1,))]) is None
 
 
-def test_the_choice_is_by_the_seeds_that_the_table_has(tiny_folder, tmp_path):
-    """Of earlier calls with more seeds all count that each layer compared has."""
+def test_table_and_choice_are_by_the_seeds_asked_for(tiny_folder, tmp_path):
     encoder, data = load_encoder(tiny_folder("bert")), word_splits()
 
     def swept(layers, seeds, out):
@@ -157,13 +153,7 @@ def test_the_choice_is_by_the_seeds_that_the_table_has(tiny_folder, tmp_path):
     assert more.certainty.best == more.chosen  # best-dev is the default
     assert SweepResult.from_dict(more.to_dict()) == more
     assert all(trial.dev_draws == () for trial in more.trials)
-    fewer = swept("1,3", 1, "again")
-    assert fewer.rows == more.rows
-    assert fewer.chosen == max((1, 3), key=lambda layer: more.rows[layer - 1].dev)
-    assert (fewer.certainty.seeds, fewer.certainty.compared) == (2, (1, 3))
-    # Of a layer that has fewer, those that all of them have.
-    swept("2", 3, "mixed")
-    mixed, alone = swept("1,2", 2, "mixed"), swept("1,2", 2, "alone")
-    assert (mixed.chosen, mixed.choice, mixed.certainty) == (alone.chosen, alone.choice, alone.certainty)
-    assert [len(row.seeds) for row in mixed.rows] == [2, 3, 3]
-    assert "2 to 3 seeds" in sweep_table(mixed).title
+    fewer, alone = swept("1,3", 1, "again"), swept("1,3", 1, "alone")
+    assert [row.layer for row in fewer.rows] == [1, 2, 3]  # layers of earlier calls stay in the table
+    assert [row for row in fewer.rows if row.layer != 2] == alone.rows
+    assert (fewer.chosen, fewer.choice, fewer.certainty) == (alone.chosen, alone.choice, alone.certainty)

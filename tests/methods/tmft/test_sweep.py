@@ -4,7 +4,6 @@ import csv
 import dataclasses
 import json
 import shutil
-import signal
 from collections import defaultdict
 from pathlib import Path
 
@@ -14,8 +13,8 @@ import torch
 from transformers import AutoConfig, AutoModel
 
 from tests.support.files import kept_in
+from tests.support.killing import killed
 from tests.support.pairs import word_splits
-from tests.support.processes import Program
 from tests.support.training import SHORT
 from tests.support.trials import read_trials
 from truncate_kit.analysis.drop import DropPrediction
@@ -24,12 +23,11 @@ from truncate_kit.core.errors import UsageError
 from truncate_kit.core.progress import TrialWatcher
 from truncate_kit.data.pairs import BUNDLED, load_pairs
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.methods.tmft.finetune import Preparation, check_sweep, finetune, sweep_prediction
-from truncate_kit.methods.tmft.result import SweepResult
-from truncate_kit.methods.tmft.settings import SweepSettings, parse_layers, picker
+from truncate_kit.methods.tmft.finetune import Preparation, finetune, sweep_prediction
+from truncate_kit.methods.tmft.settings import SweepResult, SweepSettings, parse_layers, picker
+from truncate_kit.methods.tmft.trials import layers_named
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import layer_states, parameters_kept, truncate
-from truncate_kit.report.training import sweep_table
 from truncate_kit.training.settings import TrainingSettings
 
 ONCE = dataclasses.replace(SHORT, epochs=1)  # where epochs are not looked at
@@ -124,20 +122,15 @@ def test_exhaustive_sweep_reports_means_over_seeds(exhaustive, tiny_folder):
 
 
 _SWEEP = """
-import sys
-from pathlib import Path
 from tests.support.pairs import word_splits
 from tests.support.training import SHORT
-from truncate_kit.models.loading import load_encoder
-from truncate_kit.core.progress import TrialWatcher
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
-class Shown(TrialWatcher):
-    def progress(self, task, done, total):
-        print(task, done, flush=True)
-finetune(load_encoder(sys.argv[1]), word_splits(), out=Path(sys.argv[2]),
-         settings=SweepSettings(layers="all", seeds=(0, 1), pick="best-dev"), training=SHORT,
-         progress=Shown())
+from truncate_kit.models.loading import load_encoder
+
+def work(out, model):
+    settings = SweepSettings(layers="all", seeds=(0, 1), pick="best-dev")
+    finetune(load_encoder(model), word_splits(), out=out, settings=settings, training=SHORT)
 """
 
 
@@ -151,20 +144,9 @@ def _comparable(path: Path) -> dict:
 
 def test_a_killed_sweep_continues_and_ends_with_the_same_result(exhaustive, tiny_folder, tmp_path):
     _, undisturbed = exhaustive
-    model = load_encoder(tiny_folder("electra")).name
-    for lines in (3, 20):  # in the first trial, and some trials later
-        running = Program(_SWEEP, model, tmp_path)
-        for _ in range(lines):
-            running.stdout.readline()
-        running.kill()
-        assert running.returncode == -signal.SIGKILL
+    assert killed(_SWEEP, tmp_path, load_encoder(tiny_folder("electra")).name, writes=10, most=4) >= 2
     (kept,) = read_trials(tmp_path / "trials" / "trials.jsonl").values()
-    finished = len(kept)
-    assert 0 < finished < 8
-    running = Program(_SWEEP, model, tmp_path)
-    output, errors = running.communicate()
-    assert running.returncode == 0, errors
-    assert "layer 3, seed 0" not in output  # the yardstick, finished before the kill: not run again
+    assert len(kept) == 8  # each trial once
     ours, theirs = _comparable(tmp_path / "sweep.json"), _comparable(undisturbed / "sweep.json")
     assert json.dumps(ours, sort_keys=True) == json.dumps(theirs, sort_keys=True)
 
@@ -179,9 +161,9 @@ def test_a_combination_of_layers_is_trained_as_one(tiny_folder, tmp_path):
     assert result.lean.test == pytest.approx(trained, abs=0.01)
     assert trained != pytest.approx(evaluate(encoder, word_splits().test.pairs).spearman, abs=0.01)
     assert "| Layers | their mean: 0, 2, 3 |" in (tmp_path / "lean" / "README.md").read_text()
-    assert check_sweep(encoder, SweepSettings()) == (3,)  # cut below it would be another model under the same name
+    assert layers_named(encoder, "auto") == (3,)  # cut below it would be another model under the same name
     with pytest.raises(UsageError, match="made of several layers"):
-        check_sweep(encoder, SweepSettings(layers="1..3"))
+        layers_named(encoder, "1..3")
 
 
 def test_trials_of_one_model_are_not_handed_to_another(tiny_folder, tmp_path):
@@ -205,7 +187,7 @@ def test_trials_of_one_model_are_not_handed_to_another(tiny_folder, tmp_path):
         ({"strategy": "last"}, 3, "Nothing is cut; distillation makes it smaller."),
         ({"pick": "small", "within": 100.0}, 0, "within 100 points of the best dev score (small, exhaustive search)."),
         ({"pick": "robust", "within": 100.0, "layers": "1,2"}, 2, "(robust, of those that were asked for)."),
-        ({"layers": "3"}, 3, "the one that was asked for."),
+        ({"layers": "3"}, 3, "the only one to choose from."),
     ],
 )
 def test_the_choice_says_why_and_whether_nothing_was_gained(settings, chosen, said, tiny_folder, tmp_path):
@@ -245,7 +227,7 @@ class Planned(TrialWatcher):
         self.trials += trials
 
 
-def test_another_rule_or_fewer_seeds_train_nothing_and_take_nothing_away(tiny_folder, tmp_path):
+def test_another_rule_or_fewer_seeds_train_nothing_and_take_no_layer_away(tiny_folder, tmp_path):
     encoder, watcher, results = load_encoder(tiny_folder("bert")), Planned(), {}
     for pick, layers, seeds in (("small", "1,2,3", (0, 1)), ("depth-bonus", "1,2,3", (0, 1)), ("best-dev", "2", (0,))):
         within = None if pick == "best-dev" else 100
@@ -259,14 +241,14 @@ def test_another_rule_or_fewer_seeds_train_nothing_and_take_nothing_away(tiny_fo
     assert len(set(watcher.trials)) == 6  # some are run again for their weights
     assert [results[pick].chosen for pick in ("small", "depth-bonus", "best-dev")] == [1, 3, 2]
     first, again = results["small"], results["best-dev"]
-    assert (again.layers, again.full, again.trials) == (first.layers, first.full, first.trials)
+    assert again.trials == tuple(trial for trial in first.trials if trial.seed == 0)
+    assert [row.layer for row in again.layers] == [row.layer for row in first.layers]
     assert SweepResult.read(tmp_path / "sweep.json") == again
-    assert again.certainty.seeds == 2
-    assert "2 seeds" in sweep_table(again).title
+    assert (first.certainty.seeds, again.certainty.seeds) == (2, 1)
     swept(encoder, tmp_path, dataclasses.replace(SHORT, epochs=2), **settings)
     kept = {result.training.epochs: result for result in map(SweepResult.read, tmp_path.glob("trials/*/sweep.json"))}
     assert kept.keys() == {1, 2}
-    assert kept[1].layers == first.layers
+    assert kept[1].layers == again.layers
 
 
 def test_a_model_that_was_cut_before_is_compared_with_the_full_one(tiny_folder, tmp_path):
@@ -315,10 +297,10 @@ def test_layer_0_is_left_out_where_the_vector_is_the_same_for_every_text(tiny_fo
     encoder = load_encoder(tiny_folder(name), pooling=pooling)
     states = layer_states(encoder, ["a cat", "the dog sat on a mat"])[0]
     assert torch.equal(states[0], states[1]) == bool(lowest)
-    assert check_sweep(encoder, SweepSettings(layers="all")) == tuple(range(lowest, 4))
+    assert layers_named(encoder, "all") == tuple(range(lowest, 4))
     if lowest:
-        with pytest.raises(UsageError, match="token is the same for every text"):
-            check_sweep(encoder, SweepSettings(layers="0..2"))
+        with pytest.raises(UsageError, match="cannot be trained at layer 0"):
+            layers_named(encoder, "0..2")
 
 
 @pytest.mark.parametrize("biased", [True, False])
@@ -328,7 +310,7 @@ def test_layer_0_is_left_out_where_places_are_relative_only(tiny_folder, tmp_pat
     config = AutoConfig.from_pretrained(folder, position_biased_input=biased)
     AutoModel.from_config(config).save_pretrained(folder)
     encoder = load_encoder(folder, pooling="last")
-    assert check_sweep(encoder, SweepSettings(layers="all")) == tuple(range(0 if biased else 1, 4))
+    assert layers_named(encoder, "all") == tuple(range(0 if biased else 1, 4))
 
 
 def test_the_prediction_sees_training_pairs_alone_and_is_made_where_it_can_count():

@@ -11,8 +11,7 @@ from typing import NamedTuple
 from truncate_kit.core.errors import DataError, first_line
 from truncate_kit.core.results import Result
 from truncate_kit.data.tables import opened_text
-from truncate_kit.methods.tmft.result import LayerScores
-from truncate_kit.methods.tmft.settings import picker
+from truncate_kit.methods.tmft.settings import LayerScores, picker
 
 STUDY_FILE = "study.json"
 DROP_POINTS, DROP_ERRORS = 2.0, 2.0

@@ -1,35 +1,54 @@
-"""TMFT from end to end."""
+"""TMFT from end to end: train layers, choose one by a strategy, compare them and save it."""
 
+import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING
 
-from truncate_kit.core.errors import UsageError, capitalized
+import numpy as np
+from numpy.typing import NDArray
+
+from truncate_kit.core.errors import capitalized
 from truncate_kit.core.files import local_path
 from truncate_kit.core.parallel import Engine
 from truncate_kit.core.progress import TrialWatcher, WatchOption, watcher_of
-from truncate_kit.core.vectors import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES
+from truncate_kit.core.vectors import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, interval
 from truncate_kit.core.workspace import RESULT_FILES, place_in_words
 from truncate_kit.data.pairs import PairSplits, splits_for
 from truncate_kit.data.seen import NO_KEYS, keys_of, merged, query_keys, seen_before
-from truncate_kit.methods.tmft.result import Certainty, SweepResult, certainty
-from truncate_kit.methods.tmft.searching import SEARCHES, Search
-from truncate_kit.methods.tmft.settings import STRATEGIES, Picker, SweepSettings, picker
-from truncate_kit.methods.tmft.trials import TrialRunner, layers_named, layers_to_try, scores_by_layer, trial_runner
+from truncate_kit.methods.tmft.settings import STRATEGIES, Certainty, Picker, SweepResult, SweepSettings, picker
+from truncate_kit.methods.tmft.trials import (
+    PROBE_PAIRS,
+    Ranked,
+    Scores,
+    TrialRunner,
+    layers_named,
+    layers_to_try,
+    scores_by_layer,
+    trial_runner,
+)
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.store import origin_of, output_folder
 from truncate_kit.training.loop import isolated
 from truncate_kit.training.settings import OBJECTIVES, TrainingSettings, Trial
+from truncate_kit.training.distributed import isolated
+from truncate_kit.training.settings import OBJECTIVES, TrainingSettings, Trial, trial_name
+from truncate_kit.training.tasks import Teacher
 
 if TYPE_CHECKING:
     from truncate_kit.analysis.drop import DropPrediction
     from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.methods.priors import WordPrior
 
+HALVING = 3  # each round keeps a third of the layers for three times the epochs
+FORWARD_SHARE = 3  # cost of a pass without gradients: 1/3 training step
+RACE_SHARE = 0.1  # limit of ranking and racing, relative to an exhaustive search
 CONFIDENT = 0.5  # probability from which a predicted drop bounds the pick
 
 
@@ -93,16 +112,6 @@ def finetune(
         return sweep.run(prediction)
 
 
-def check_sweep(encoder: Encoder, settings: SweepSettings) -> tuple[int, ...]:
-    """Return the layers that `settings` name; raise as `finetune` does."""
-    if encoder.heads is not None:
-        raise UsageError(
-            f"{encoder.name} is a frozen model with heads: its vectors come from the heads, not from a layer.",
-            hint="Name the model that they were trained for; `finetune_frozen()` trains heads.",
-        )
-    return layers_named(encoder, settings.layers)
-
-
 def sweep_prediction(
     encoder: Encoder,
     data: PairSplits,
@@ -131,6 +140,111 @@ def sweep_prediction(
     return predicted_drop(encoder, train.texts(), pairs=train.pairs, max_length=max_length)
 
 
+@dataclass(frozen=True, slots=True)
+class Search:
+    """The outcome of a strategy."""
+
+    chosen: int
+    trials: tuple[Trial, ...] = ()  # shorter or stopped ones
+    cost: int = 0  # block-steps, without the chosen layer's full trials
+    words: str = ""  # the reason, if no score was needed
+    rankings: Mapping[str, Scores] = field(default_factory=dict)  # by strategy
+
+
+Strategy = Callable[[TrialRunner, Sequence[int], Sequence[int], Picker], Search]
+"""Chooses one of the layers; full trials have these seeds."""
+
+
+def _cost(trials: Iterable[Trial], chosen: int | None = None) -> int:
+    return sum(trial.block_steps for trial in trials if trial.layer != chosen)
+
+
+def exhaustive(runner: TrialRunner, layers: Sequence[int], seeds: Sequence[int], picker: Picker) -> Search:
+    """Train every layer with every seed, then apply the pick rule, as the TMFT paper does."""
+    trials = runner.run_all((layer, seed) for layer in layers for seed in seeds)
+    chosen = picker.pick({layer: fmean(trial.dev for trial in trials if trial.layer == layer) for layer in layers})
+    return Search(chosen, cost=_cost(trials, chosen))
+
+
+def guided(runner: TrialRunner, layers: Sequence[int], seeds: Sequence[int], picker: Picker) -> Search:
+    """Halve successively with one seed: all layers for one epoch, the contenders for three, nine, and so on."""
+    epochs, budget, candidates, every = 1, runner.settings.epochs, list(layers), list[Trial]()
+    while True:
+        epochs = min(epochs, budget)
+        trials = runner.run_all([(layer, seeds[0]) for layer in candidates], epochs=epochs)
+        every += trials
+        dev = {trial.layer: trial.dev for trial in trials}
+        rule = picker if epochs == budget else picker.unfinished()
+        if len(candidates) <= 2 or epochs * HALVING**2 > budget:
+            return Search(rule.pick(dev), tuple(every), _cost(every))
+        # Layers after a predicted drop get one epoch, as the tolerance needs the true best; more only if best.
+        candidates = rule.contenders(dev, max(2, -(-len(candidates) // HALVING)))
+        epochs *= HALVING
+
+
+def ranked(
+    names: Sequence[Ranked], runner: TrialRunner, layers: Sequence[int], seeds: Sequence[int], picker: Picker
+) -> Search:
+    """Rank layers cheaply, in one or two ways; the best race unless two rankings agree.
+
+    Probes flatter shallow layers; joint training of all exits harms both ends (arXiv 2411.17299).
+    """
+    early, scored = picker.unfinished(), runner.rank(names, layers, seeds[0])
+    rankings: dict[str, Scores] = dict(zip(names, scored, strict=True))
+    probed = -(-min(PROBE_PAIRS, runner.task.num_examples) // runner.settings.batch_size)
+    costs = {"probe": probed * max(layers) // FORWARD_SHARE, "multi-exit": runner.steps(1) * max(layers)}
+    cost, picked = sum(costs[name] for name in names), {early.pick(scores) for scores in scored}
+    if len(picked) < len(names):
+        return Search(picked.pop(), cost=cost, rankings=rankings)
+    contending = picked.union(early.contenders(scored[0], 2), *(early.contenders(one, 1) for one in scored[1:]))
+    budget, seed = runner.settings.epochs, seeds[0]
+    spare = RACE_SHARE * len(seeds) * runner.steps(budget) * (_blocks(layers) - max(1, max(layers))) - cost
+    each = runner.steps(1) * max(1, _blocks(contending) - max(1, min(contending)))
+    epochs = min(max(1, int(spare / each)), budget)
+    stop_after = epochs if epochs < budget else None
+    trials = runner.run_all(((layer, seed) for layer in sorted(contending)), stop_after=stop_after)
+    chosen = (picker if stop_after is None else early).pick({trial.layer: trial.dev for trial in trials})
+    if stop_after is not None:  # the winner goes on
+        for layer in contending - {chosen}:
+            runner.store.remove_checkpoints(trial_name(layer, seed, budget))
+    stopped = () if stop_after is None else trials
+    return Search(chosen, stopped, cost + _cost(trials, chosen), rankings=rankings)
+
+
+def _blocks(layers: Collection[int]) -> int:
+    return sum(max(1, layer) for layer in layers)
+
+
+def before_drop(_: TrialRunner, layers: Sequence[int], __: Sequence[int], picker: Picker) -> Search:
+    """Take the deepest layer before the predicted drop, or the last one."""
+    if picker.drop_from is None:
+        return Search(max(layers), words="the last; no drop predicted")
+    before = [layer for layer in layers if layer < picker.drop_from]
+    return Search(max(before, default=min(layers)), words="the deepest layer before the predicted drop")
+
+
+def last(_: TrialRunner, layers: Sequence[int], *__: object) -> Search:
+    """Take the last layer, a baseline."""
+    return Search(max(layers), words="the last")
+
+
+def at_random(_: TrialRunner, layers: Sequence[int], seeds: Sequence[int], __: Picker) -> Search:
+    """Draw a layer by the first seed, a baseline."""
+    return Search(random.Random(seeds[0]).choice(list(layers)), words="drawn at random")
+
+
+SEARCHES: dict[str, Strategy] = {  # by the names of `STRATEGIES`
+    "rankings": partial(ranked, ("probe", "multi-exit")),
+    "guided": guided,
+    "exhaustive": exhaustive,
+    "multi-exit": partial(ranked, ("multi-exit",)),
+    "probe": partial(ranked, ("probe",)),
+    "cka": before_drop,
+    "last": last,
+    "random": at_random,
+}
+
+
 class _Sweep:
     def __init__(
         self,
@@ -145,7 +259,7 @@ class _Sweep:
         engine: Engine | None,
     ) -> None:
         self.whole, self.folder, self.settings, self.before, self.retrieval = data, folder, settings, before, retrieval
-        self.layers, self.choosing = check_sweep(encoder, settings), list[str]()
+        self.layers, self.choosing = layers_named(encoder, settings.layers), list[str]()
         if retrieval is not None:
             from truncate_kit.training.queries import choosing_queries
 
@@ -178,21 +292,19 @@ class _Sweep:
         drop_from = prediction.from_layer if prediction is not None and likely else None
         rule = picker(settings.pick, settings.within, drop_from, encoder.depth)
         strategy = (settings.strategy or STRATEGIES[0]) if settings.layers == "auto" else None
-        search, seeds = Search(self.layers[0]), settings.seeds
+        search = Search(self.layers[0])
         if len(self.layers) > 1:
-            seeds = self._seeds()
-            search = SEARCHES[strategy or "exhaustive"](self.runner, self.layers, seeds, rule)
+            search = SEARCHES[strategy or "exhaustive"](self.runner, self.layers, settings.seeds, rule)
         chosen = _trials(self.runner, search.chosen, settings.seeds)
         best = max(chosen, key=lambda trial: (trial.dev, -trial.seed))
-        best = self.runner.run(best.layer, best.seed, keep_weights=True)
+        (best,) = self.runner.run_all([(best.layer, best.seed)], keep_weights=True)
         # With splits by seed, only the same seed has not seen the lean model's test pairs.
         same_seed = best.seed if self.data.shares is not None else None
         strongest = max(last, key=lambda trial: (trial.seed == same_seed, trial.dev, -trial.seed))
-        strongest = self.full.run(strongest.layer, strongest.seed, keep_weights=True)
-        # A shorter run takes no row away.
-        own = self.runner.finished()
-        yardstick = [trial for trial in self.full.finished() if trial.layer == full.depth]
-        every = {(trial.layer, trial.seed): replace(trial, dev_draws=()) for trial in (*own, *yardstick)}
+        (strongest,) = self.full.run_all([(strongest.layer, strongest.seed)], keep_weights=True)
+        # Layers of earlier calls stay in the table.
+        own = [trial for trial in self.runner.finished() if trial.seed in settings.seeds]
+        every = {(trial.layer, trial.seed): replace(trial, dev_draws=()) for trial in (*own, *last)}
         others = [layer for layer in layers_to_try(encoder) if layer != search.chosen]
         result = SweepResult(
             model=encoder.name,
@@ -206,14 +318,14 @@ class _Sweep:
             certainty=self._certainty(search.chosen, best.seed, own),
             chosen=search.chosen,
             chosen_seed=best.seed,
-            full=scores_by_layer(full, yardstick)[0],
+            full=scores_by_layer(full, last)[0],
             prediction=prediction,
             choice=self._reason(search, strategy, rule),
             metric=self.runner.task.metric,
             blocks=self.before.blocks,
             rankings={name: tuple(scores.items()) for name, scores in search.rankings.items()},
             search_cost=search.cost,
-            exhaustive_cost=len(seeds) * chosen[0].steps * sum(max(1, layer) for layer in others),
+            exhaustive_cost=len(settings.seeds) * chosen[0].steps * sum(max(1, layer) for layer in others),
             seconds=time.perf_counter() - start,
         )
         self._save(result, best, strongest)
@@ -236,13 +348,6 @@ class _Sweep:
             return fields | {"seen_before": seen_before(self.whole.evaluation, seen)}
         return fields | {"retrieval": self.retrieval.name}
 
-    def _seeds(self) -> tuple[int, ...]:
-        """Return the settings' seeds, and earlier ones that all compared layers and the full model have."""
-        held = {(trial.layer, trial.seed) for trial in self.runner.finished()}
-        further = [trial.seed for trial in self.full.finished() if trial.layer == self.full.full.depth]
-        further = [seed for seed in further if all((layer, seed) in held for layer in self.layers)]
-        return tuple(dict.fromkeys((*self.settings.seeds, *further)))
-
     def _certainty(self, chosen: int, seed: int, own: Sequence[Trial]) -> Certainty | None:
         """Compare layers; None if dev is too small."""
         if self.retrieval is None:
@@ -252,16 +357,13 @@ class _Sweep:
         if few:
             return None
         layers = {*self.layers, chosen, self.full.full.depth}
-        by_layer = [{trial.seed for trial in own if trial.layer == layer} for layer in layers]
-        shared = set[int].intersection(*(seeds for seeds in by_layer if seeds >= {*self.settings.seeds}))
-        compared = [trial for trial in own if trial.layer in layers]
-        return certainty(compared, self.layers, sorted(shared), {trial.layer for trial in own})
+        return certainty([trial for trial in own if trial.layer in layers], self.layers, self.settings.seeds)
 
     def _reason(self, search: Search, strategy: str | None, rule: Picker) -> str:
         depth, blocks, named = self.full.full.depth, self.before.blocks, self.settings.layers not in ("auto", "all")
         place = capitalized(place_in_words(search.chosen, blocks)) + (f" of {depth}" if blocks else "")
         if len(self.layers) == 1:
-            return f"{place}: the one that {'was asked for' if named else 'can be trained'}."
+            return f"{place}: the only one to choose from."
         strategy = strategy or "exhaustive"
         among = "of those that were asked for" if named else f"{strategy} search"
         taken = f"{search.words} ({strategy}, no search)" if search.words else f"{rule} ({rule.name}, {among})"
@@ -309,3 +411,71 @@ def _trials(runner: TrialRunner, layer: int, seeds: Sequence[int]) -> tuple[Tria
     places = [(layer, seed) for seed in seeds]
     runner.run_all([place for place in places if runner.stored(*place) is None], keep_weights=True)
     return runner.run_all(places)
+
+
+def certainty(trials: Sequence[Trial], layers: Sequence[int] = (), seeds: Sequence[int] = ()) -> Certainty | None:
+    """Compare layers with the best by a paired bootstrap over dev pairs and the variance over seeds.
+
+    None if fewer than two layers share a seed and have `dev_draws`.
+
+    Args:
+        trials: Full ones of one model.
+        layers: All candidates.
+        seeds: If two layers have all of them, only such layers are compared.
+    """
+    held = {(trial.layer, trial.seed): trial for trial in trials if trial.dev_draws}
+    trained = {trial.layer for trial in trials}
+    compared = sorted({layer for layer, _ in held})
+    whole = [layer for layer in compared if all((layer, seed) in held for seed in seeds)]
+    if seeds and len(whole) >= 2:
+        compared, shared = whole, list(seeds)
+    else:
+        shared = [seed for seed in {seed for _, seed in held} if all((layer, seed) in held for layer in compared)]
+    if len(compared) < 2 or not shared:
+        return None
+    shared.sort()
+    means = {layer: np.mean([held[layer, seed].dev for seed in shared]) for layer in compared}
+    best = max(compared, key=lambda layer: (means[layer], -layer))
+    scores = {layer: np.array([held[layer, seed].dev_draws for seed in shared]) for layer in compared}
+    spread = spread_over_seeds([scores[layer].mean(1) for layer in compared])
+    leads = [means_over_seeds(scores[best] - scores[layer], spread if layer != best else (0, 0)) for layer in compared]
+    low, high = zip(*([round(end, 3) for end in interval(lead)] for lead in leads), strict=True)
+    return Certainty(
+        best=best,
+        alike=tuple(layer for layer, least in zip(compared, low, strict=True) if least <= 0),
+        compared=tuple(compared),
+        low=low,
+        high=high,
+        seeds=len(shared),
+        not_trained=tuple(sorted({*layers} - trained)),
+        fewer_seeds=tuple(sorted({*layers} & trained - {*compared})),
+    )
+
+
+def spread_over_seeds(means: Sequence[NDArray[np.float64]]) -> tuple[float, int]:
+    """Return the variance over seeds of a difference of two layers, and its degrees of freedom; 0 and 0 for one seed.
+
+    Residual of `means` (layers, seeds) without row and column means, pooled as one layer has too few seeds.
+    """
+    table = np.array(means)
+    freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
+    rest = table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
+    return 2 * float((rest**2).sum()) / max(1, freedom), freedom
+
+
+def means_over_seeds(draws: NDArray[np.float64], spread: tuple[float, int]) -> NDArray[np.float64]:
+    """Return resampled means over seeds of differences (seeds, resamples), widened by `spread`.
+
+    Student's t, because resampling two or three seeds gives far too narrow intervals. Layers that vary more than
+    the pooled `spread` keep their own variance.
+    """
+    from scipy.stats import t as student_t  # slow to import; results are read without it
+
+    means, (pooled, freedom) = np.array(draws.mean(0)), spread
+    if not freedom:
+        return means
+    variance = max(pooled, float(draws.mean(1).var(ddof=1))) / len(draws)
+    # All quantiles in random order: random draws would leave the ends to chance.
+    places = (np.arange(len(means)) + 0.5) / len(means)
+    moved = np.random.default_rng(0).permutation(student_t.ppf(places, freedom))
+    return np.array(means + moved * np.sqrt(variance))

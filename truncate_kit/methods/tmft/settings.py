@@ -1,12 +1,13 @@
-"""Settings of a sweep, and its pick rules over dev scores. Importing this imports no torch.
+"""Settings and result of a sweep, and pick rules over dev scores. Importing this imports no torch.
 
 Dev sets flatter shallow layers, so some rules lean towards depth. On models that they were not fitted on, no rule is
 significantly better than the paper's, the best dev score (`benchmarks/pick`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
+from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.core.errors import UsageError, in_points
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import (
@@ -19,6 +20,8 @@ from truncate_kit.core.settings import (
     seeds_setting,
     setting,
 )
+from truncate_kit.core.workspace import place_in_words
+from truncate_kit.training.settings import TrainingSettings, Trial
 
 STRATEGIES = ("rankings", "guided", "exhaustive", "multi-exit", "probe", "cka", "last", "random")
 DEFAULT_RULE = "best-dev"
@@ -130,3 +133,83 @@ def parse_layers(text: str, held: Sequence[int], depth: int) -> tuple[int, ...]:
     except ValueError as error:
         hint = f"Use a number, 3,6,9, 2..5, all or auto; this model has 0..{depth}."
         raise UsageError(f"{text!r} names no layers.", hint=hint) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Certainty(Result):
+    """Layers that may be the best one on dev."""
+
+    best: int  # best mean dev score
+    alike: tuple[int, ...]  # the 95 % interval of the difference to the best holds 0; sorted
+    compared: tuple[int, ...]  # fully trained with the same seeds; sorted
+    low: tuple[float, ...]  # of that interval, by `compared`
+    high: tuple[float, ...]
+    seeds: int
+    not_trained: tuple[int, ...] = ()  # candidates without full training
+    fewer_seeds: tuple[int, ...] = ()  # fully trained with too few seeds
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerScores(Result):
+    """Mean scores of one layer in points; `…_std` are standard deviations over seeds."""
+
+    layer: int
+    parameters: int
+    seeds: tuple[int, ...]
+    dev: float
+    dev_std: float | None
+    test: float
+    test_std: float | None
+    test_pearson: float | None
+    test_pearson_std: float | None
+    dev_pearson: float | None = None
+    dev_pearson_std: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SweepResult(Result):
+    """The outcome of `finetune`."""
+
+    model: str
+    data: str
+    data_fingerprint: str  # empty for raw text alone
+    settings: SweepSettings  # with the strategy used
+    training: TrainingSettings
+    learning_rate: float
+    layers: tuple[LayerScores, ...]  # fully trained ones, rising
+    search: tuple[Trial, ...]  # shorter or stopped trials that led to the choice
+    trials: tuple[Trial, ...]  # full ones, the full model's included
+    chosen: int
+    chosen_seed: int  # best on dev
+    full: LayerScores  # the full model with the same budget
+    prediction: DropPrediction | None
+    choice: str  # in words
+    metric: str  # in words
+    search_cost: int  # block-steps, without the chosen layer's own trials
+    exhaustive_cost: int  # the same for all layers and seeds
+    seconds: float  # of the call
+    before: str = ""  # training before the task, in words
+    blocks: tuple[int, ...] | None = None  # of the full model, if not the first ones
+    # By strategy: (layer, score in points).
+    rankings: dict[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
+    certainty: Certainty | None = None
+    retrieval: str = ""  # name of the set that replaced dev and test
+    seen_before: str = ""  # test pairs that model or teacher had seen, in words
+
+    @property
+    def lean(self) -> LayerScores:
+        """Return the scores of the chosen layer."""
+        return next(row for row in self.layers if row.layer == self.chosen)
+
+    @property
+    def rows(self) -> list[LayerScores]:
+        """Return the full model and fully trained layers, rising."""
+        return sorted({row.layer: row for row in (*self.layers, self.full)}.values(), key=lambda row: row.layer)
+
+    def place(self, layer: int) -> str:
+        """Name a layer in prose: `layer 3`, or `blocks 1, 4, 6`."""
+        return place_in_words(layer, None if layer == self.full.layer else self.blocks)
+
+    def row_name(self, layer: int) -> str:
+        """Name a layer in tables: `3`, or `blocks 1, 4, 6`."""
+        return f"{layer}" if self.blocks is None else self.place(layer)

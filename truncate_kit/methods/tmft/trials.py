@@ -17,8 +17,7 @@ from truncate_kit.core.parallel import Engine, Send, Steps
 from truncate_kit.core.progress import Progress, TrialEvent, TrialWatcher, silent
 from truncate_kit.core.vectors import Span
 from truncate_kit.data.pairs import PairSplits
-from truncate_kit.methods.tmft.result import LayerScores
-from truncate_kit.methods.tmft.settings import parse_layers
+from truncate_kit.methods.tmft.settings import LayerScores, parse_layers
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches, original_order
 from truncate_kit.models.store import RunStore, checkpoint_of, encoder_digest, run_key
 from truncate_kit.models.truncation import keep, layers_held, parameters_kept, truncate, truncated_config
@@ -280,16 +279,9 @@ class TrialRunner:
         keeps_weights: bool = False,
     ) -> None:
         self.full, self.task, self.settings, self.store, self.prior = full, task, settings, store, prior
-        self.watcher, self._engine, self._keeps_weights = (
-            watcher or TrialWatcher(),
-            engine or Engine(),
-            keeps_weights,
-        )
+        self.watcher, self._engine = watcher or TrialWatcher(), engine or Engine()
+        self._keeps_weights = keeps_weights
         self._work = TrialWork(full, task, settings, prior, store.folder)
-
-    def run(self, layer: int, seed: int, *, keep_weights: bool = False) -> Trial:
-        """Return one trial, see `as_finished`."""
-        return self.run_all([(layer, seed)], keep_weights=keep_weights)[0]
 
     def run_all(self, places: Iterable[tuple[int, int]], **options: Any) -> tuple[Trial, ...]:
         """Return trials by layer and seed, in this order, see `as_finished`."""
@@ -367,11 +359,10 @@ class TrialRunner:
         return trial
 
     def _pass_on(self, message: Any) -> None:
-        match message:
-            case Steps(name, done, total):
-                self.watcher.progress(name, done, total)
-            case TrialEvent():
-                self.watcher.trial(message)
+        if isinstance(message, Steps):
+            self.watcher.progress(*message)
+        else:
+            self.watcher.trial(message)
 
     def steps(self, epochs: int) -> int:
         """Return the optimiser steps of a number of epochs."""
@@ -488,32 +479,29 @@ def layers_to_try(encoder: Encoder) -> tuple[int, ...]:
 
 
 def _alike_at_0(encoder: Encoder) -> bool:
-    """Return whether every text has the same state at layer 0: the first token, or an end without a position."""
-    if encoder.pooling == "cls":
-        return True
-    if encoder.pooling != "last" or encoder.tokenizer is None:
+    """Return whether every text has the same vector at layer 0, such as its first token."""
+    if 0 not in layers_held(encoder.backbone.config):
         return False
-    config = encoder.backbone.config
-    rotary = getattr(config, "rope_parameters", None) is not None
-    relative = getattr(config, "position_biased_input", True) is False
-    return (rotary or relative) and len({ids[-1] for ids in encoder.token_ids(["a", "to"])}) == 1
+    one, other = truncate(encoder, 0, copy_weights=False).vectors(["a", "to be"])
+    return torch.allclose(one, other)
 
 
 def layers_named(encoder: Encoder, text: str) -> tuple[int, ...]:
-    """Return the layers that "auto" or a text for `parse_layers` names. Raises `UsageError`."""
+    """Return the layers that "auto" or a text for `parse_layers` names.
+
+    Raises `UsageError` for a layer that cannot be trained, else the error of `truncate`.
+    """
+    if encoder.heads is not None:
+        raise UsageError(
+            f"{encoder.name} is a frozen model with heads: its vectors come from the heads, not from a layer.",
+            hint="Name the model that they were trained for; `finetune_frozen()` trains heads.",
+        )
     held = layers_to_try(encoder)
     layers = held if text == "auto" else parse_layers(text, held, encoder.depth)
     for layer in layers:
         truncated_config(encoder.backbone.config, layer)
-    if 0 in layers and _alike_at_0(encoder):
-        token = "first" if encoder.pooling == "cls" else "last"
-        raise UsageError(
-            f"At layer 0 the {token} token is the same for every text: it cannot be trained.",
-            hint="Name layers from 1 on, or use mean pooling.",
-        )
-    if encoder.pools_over_layers and layers != held:
-        raise UsageError(
-            f"The vectors of {encoder.name} are made of several layers: it can be trained at its last one only.",
-            hint=f"Use `layers={encoder.depth}`, or name the model it was made from.",
-        )
+        if layer not in held:
+            why = "its vectors are made of several layers" if encoder.pools_over_layers else "all texts are alike there"
+            hint = f"Use layers from {held[0]} to {held[-1]}, or another `pooling`."
+            raise UsageError(f"{encoder.name} cannot be trained at layer {layer}: {why}.", hint=hint)
     return layers
