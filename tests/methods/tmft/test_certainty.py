@@ -13,10 +13,8 @@ from truncate_kit.evaluation.graded import correlate
 from truncate_kit.methods.tmft.finetune import certainty, finetune, means_over_seeds, spread_over_seeds
 from truncate_kit.methods.tmft.settings import SweepResult, SweepSettings
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.report.training import certainty_in_words, sweep_table
-from truncate_kit.training.examples import LabelledTask, best_threshold, f1
 from truncate_kit.report.training import certainty_in_words
-from truncate_kit.training.examples import best_threshold, f1
+from truncate_kit.training.examples import LabelledTask, best_threshold, f1
 from truncate_kit.training.settings import TrainingSettings, Trial
 
 # Scores that depend on layer and seed; how well anything learns is not looked at.

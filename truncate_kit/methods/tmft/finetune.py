@@ -36,10 +36,7 @@ from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.store import origin_of, output_folder
 from truncate_kit.training.loop import isolated
-from truncate_kit.training.settings import OBJECTIVES, TrainingSettings, Trial
-from truncate_kit.training.distributed import isolated
 from truncate_kit.training.settings import OBJECTIVES, TrainingSettings, Trial, trial_name
-from truncate_kit.training.tasks import Teacher
 
 if TYPE_CHECKING:
     from truncate_kit.analysis.drop import DropPrediction
