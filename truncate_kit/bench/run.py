@@ -116,6 +116,7 @@ def bench(
         threads = torch.get_num_threads()
         stack.callback(torch.set_num_threads, threads)
         torch.set_num_threads(settings.threads or threads)
+        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
         if device.type == "cuda":  # ONNX Runtime cannot share torch's default stream
             stream = torch.cuda.Stream(device)
             stack.enter_context(torch.cuda.stream(stream))

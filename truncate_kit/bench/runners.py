@@ -4,11 +4,10 @@ Runners share four methods: `prepare(ids)` makes a call that runs one batch, rea
 `encode_ids(ids)` and `encode(texts)` return vectors (n, d), `similarities(first, second)` scores (n,).
 """
 
-import contextlib
 import copy
 import itertools
 import time
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -72,10 +71,11 @@ def encode_in_chunks(ids: Ids, size: int, encode: Callable[[Ids], Tensor]) -> Te
     return vectors[original_order(chunks)]
 
 
-def _waiting(call: Callable[[], Tensor], device: torch.device) -> Callable[[], Tensor]:
-    """Call without gradients; wait for the device."""
+def _waiting(call: Callable[[], Tensor], device: torch.device, products: str = "highest") -> Callable[[], Tensor]:
+    """Call without gradients, with float32 matrix products in `products` (`high` is TF32); wait for the device."""
 
     def run() -> Tensor:
+        torch.set_float32_matmul_precision(products)
         with torch.inference_mode():
             vectors = call()
         if device.type == "cuda":
@@ -83,17 +83,6 @@ def _waiting(call: Callable[[], Tensor], device: torch.device) -> Callable[[], T
         return vectors
 
     return run
-
-
-@contextlib.contextmanager
-def _products_in(precision: str) -> Iterator[None]:
-    """Multiply float32 matrices as `highest`, or `high` for TF32."""
-    usual = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision(precision)
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(usual)
 
 
 class TorchRunner:
@@ -119,18 +108,12 @@ class TorchRunner:
         """Prepare one batch."""
         with torch.inference_mode():  # tensors made outside would compile again
             batch = {name: value.to(self.device) for name, value in self.model.pad(ids).items()}
-
-        def call() -> Tensor:
-            with _products_in(self.products):
-                vectors: Tensor = self.model(**batch)
-            return vectors
-
-        return _waiting(call, self.device)
+        return _waiting(lambda: self.model(**batch), self.device, self.products)
 
     def encode_ids(self, ids: Ids) -> Tensor:
         """Encode ids."""
-        with _products_in(self.products):
-            return self.model.encode_ids(ids, batch_size=ENCODE_BATCH[self.device.type])
+        torch.set_float32_matmul_precision(self.products)
+        return self.model.encode_ids(ids, batch_size=ENCODE_BATCH[self.device.type])
 
     def encode(self, texts: Sequence[str]) -> Tensor:
         """Encode texts."""
@@ -206,6 +189,7 @@ class PeerRunner:
 
     def encode(self, texts: Sequence[str]) -> Tensor:
         """Encode texts."""
+        torch.set_float32_matmul_precision("highest")
         vectors: Tensor = self.model.encode(
             list(texts), batch_size=self.batch_size, convert_to_tensor=True, show_progress_bar=False
         )
