@@ -58,6 +58,17 @@ def encode_alone(exported, source, out):
     encode_file(OnnxEncoder.load(exported, threads=1), source, out, chunk=CHUNK)
 
 
+def interrupted(rows, encoder, source, out, **options):
+    """Encode until so many rows are stored."""
+
+    def stop_at(task, done, total):
+        if task == "Encoding" and done >= rows:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        encode_file(encoder, source, out, chunk=CHUNK, progress=stop_at, **options)
+
+
 def left_over(out):
     return sorted(path.name for path in out.parent.iterdir() if path.name.startswith("."))
 
@@ -120,12 +131,7 @@ def test_rows_that_were_damaged_on_the_disk_are_made_again(encoder, source, tmp_
     whole, out = tmp_path / "whole.npy", tmp_path / "torn.npy"
     encode_file(encoder, source, whole, chunk=CHUNK)
 
-    def stop_at(task: str, done: int, total: int) -> None:
-        if task == "Encoding" and done >= 70:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        encode_file(encoder, source, out, chunk=CHUNK, progress=stop_at)
+    interrupted(70, encoder, source, out)
     with (out.with_name(".torn.npy.part") / "vectors.npy").open("r+b") as stream:
         stream.seek(-30 * 16 * 4, os.SEEK_END)  # row 40 is in the sixth chunk of ten
         stream.write(b"\x07")
@@ -140,17 +146,6 @@ def test_the_same_command_again_does_nothing(encoder, source, tmp_path):
     again = encode_file(encoder, source, out)
     assert (again.resumed_at, again.rate) == (200, 0)
     assert out.stat().st_mtime_ns == before.st_mtime_ns
-
-
-def test_an_output_that_was_changed_is_not_called_done(encoder, source, tmp_path):
-    out = tmp_path / "vectors.npy"
-    encode_file(encoder, source, out)
-    content = out.read_bytes()
-    for changed in (content[:-1000], content[:-1] + bytes([content[-1] ^ 1])):
-        out.write_bytes(changed)
-        with pytest.raises(UsageError, match="or was changed since"):
-            encode_file(encoder, source, out)
-        assert out.read_bytes() == changed  # nothing is thrown away unasked
 
 
 def test_a_source_that_changes_while_it_is_read_gives_no_output(encoder, source, tmp_path):
@@ -168,22 +163,32 @@ def test_a_source_that_changes_while_it_is_read_gives_no_output(encoder, source,
     assert out.read_bytes() == (tmp_path / "alone.npy").read_bytes()
 
 
-def test_an_output_of_something_else_is_left_alone(encoder, tiny_folder, source, tmp_path):
+def test_what_is_there_and_is_not_this_output_is_left_alone(encoder, tiny_folder, source, tmp_path):
+    """From another input, model or option; changed since; or a file of somebody else."""
     out, other = tmp_path / "vectors.npy", tmp_path / "other.txt"
+    note = out.with_suffix(".npy.json")
+    note.write_text('{"mine": 1}')
+    with pytest.raises(UsageError, match=r"vectors\.npy\.json is there already"):
+        encode_file(encoder, source, out)
+    assert note.read_text() == '{"mine": 1}'
+    note.unlink()
     other.write_text(source.read_text() + "one more\n")
     encode_file(encoder, source, out)
-    before = out.read_bytes()
-    for changed in (
-        lambda: encode_file(encoder, other, out),
-        lambda: encode_file(load_encoder(tiny_folder("bert")), source, out),
-        lambda: encode_file(encoder, source, out, form=VectorFormat(precision="int8")),
-    ):
-        with pytest.raises(UsageError, match="made from another input"):
-            changed()
-    assert out.read_bytes() == before
-    out.with_suffix(".npy.json").unlink()  # a file of somebody else
-    with pytest.raises(UsageError, match="made from another input"):
-        encode_file(encoder, source, out)
+    content = out.read_bytes()
+
+    def is_refused(found, model=encoder, texts=source, form=None):
+        out.write_bytes(found)
+        with pytest.raises(UsageError, match="made from another input, model or option, or was changed since"):
+            encode_file(model, texts, out, form=form)
+        assert out.read_bytes() == found
+
+    is_refused(content, texts=other)
+    is_refused(content, model=load_encoder(tiny_folder("bert")))
+    is_refused(content, form=VectorFormat(precision="int8"))
+    is_refused(content[:-1000])
+    is_refused(content[:-1] + bytes([content[-1] ^ 1]))
+    note.unlink()
+    is_refused(content)
 
 
 def fails_without_space(exported, source, out, answers):
@@ -193,14 +198,6 @@ def fails_without_space(exported, source, out, answers):
         encode_alone(exported, source, out)
     except FileProblemError as error:
         answers.put(f"{error} {error.hint}")
-
-
-def test_a_foreign_file_in_the_place_of_the_note_is_left_alone(encoder, source, tmp_path):
-    note = tmp_path / "v.npy.json"
-    note.write_text('{"mine": 1}')
-    with pytest.raises(UsageError, match=r"v\.npy\.json is there already"):
-        encode_file(encoder, source, tmp_path / "v.npy")
-    assert note.read_text() == '{"mine": 1}'
 
 
 def test_a_full_disk_is_said_and_the_same_command_continues(exported, source, tmp_path):
@@ -232,12 +229,7 @@ def test_two_processes_write_the_bytes_of_one_also_after_an_interruption(
     alone, shared = tmp_path / "alone.npy", tmp_path / "shared.npy"
     encode_file(chosen, source, alone, form=form, chunk=CHUNK)
 
-    def stop_at(task: str, done: int, total: int) -> None:
-        if task == "Encoding" and done >= 30:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        encode_file(chosen, source, shared, form=form, chunk=CHUNK, engine=two_processes, progress=stop_at)
+    interrupted(30, chosen, source, shared, form=form, engine=two_processes)
     assert encode_file(chosen, source, shared, form=form, chunk=CHUNK, engine=two_processes).resumed_at == 35
     assert shared.read_bytes() == alone.read_bytes()
 
