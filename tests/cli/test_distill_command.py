@@ -43,8 +43,7 @@ def test_from_raw_text_to_a_model_that_the_next_command_takes(texts, tiny_folder
         "--verbose",
     )
     assert "2 blocks of 3 (1, 3)" in out
-    assert "choices of blocks tried" in out
-    assert all(rule in out for rule in ("first", "even", "block influence", "angular", "cka"))
+    assert "2 choices of blocks tried" in out
     assert "exported/lean" in out
     assert (texts.parent / "exported/frontier.png").stat().st_size > 10_000
     lean = load_encoder(texts.parent / "exported/lean")
@@ -128,15 +127,15 @@ def test_a_retrieval_folder_chooses_by_half_of_its_queries_and_reports_the_other
     rows = [f"q{place}\td{place * 2 + step}\t1" for place in range(24) for step in (0, 1)]
     (folder / "qrels/test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
     with texts.open("a") as file:
-        file.write(f"{documents[0]}\n{titles[1]}\n{titles[2]} {documents[2]}\n{queries[1].upper()}\n")
+        file.write(f"{titles[2]} {documents[2]}\n{queries[1].upper()}\n")
     command = ("distill", tiny_folder("bert"), "--texts", texts, "--blocks", "2", "--data", folder, "--json")
     found = json.loads(run(capfd, *command))
     assert found["metric"] == "nDCG@10 of half the queries"
     whole = [f"{title} {text}" for title, text in zip(titles, documents, strict=True)]
-    held_out = {*documents, *titles, *whole, *queries}
+    held_out = {*whole, *queries}
     shared = sum(text.lower() in held_out for text in texts.read_text().splitlines())
     assert (found["texts"]["compared"], found["texts"]["excluded"]) == (len(held_out), shared)
-    assert shared >= 4
+    assert shared == 2
     data, full = read_retrieval(folder), load_encoder(tiny_folder("bert"))
     lean = load_encoder(texts.parent / "exported/lean")
     choosing, reporting = halves(full, data)
