@@ -20,7 +20,6 @@ from truncate_kit.data.seen import (
     pair_key,
     pair_keys,
     seen_among,
-    seen_before,
     seen_by,
     unseen,
     unseen_queries,
@@ -101,16 +100,6 @@ def test_a_note_takes_eight_bytes_a_pair_and_damage_says_nothing(tmp_path):
     for damaged in (head + b"\n" + rest[:-8], head + b"\n" + rest[:-3], b"", rest):
         note.write_bytes(damaged)
         assert len(seen_by(tmp_path)) == 0
-
-
-def test_a_warning_counts_for_each_model():
-    some, all_of_them = np.unique(pair_keys(PAIRS.pairs[:4])), np.unique(pair_keys(PAIRS))
-    said = seen_before(PAIRS, {"lean": some, "other": NO_KEYS, "teacher": all_of_them})
-    number = int(np.isin(pair_keys(PAIRS), some).sum())
-    assert f"lean was trained on or chosen by {number} of 30 pairs" in said
-    assert "teacher was trained on or chosen by 30 of 30 pairs" in said
-    assert "other was" not in said
-    assert seen_before(PAIRS, {"other": NO_KEYS}) == ""
 
 
 def test_a_set_that_was_divided_is_scored_on_its_test_part(workspace, whole, divided, tmp_path):

@@ -54,28 +54,19 @@ def test_a_setting_out_of_its_bounds_is_refused(kind, name, values):
         assert len(str(refused.value)) < 200
 
 
-NUMPY = [
-    (TrainingSettings, {"epochs": np.int64(2), "learning_rate": np.float32(1e-3), "warmup": np.float64(0.25)}),
-    (FrozenSettings, {"epochs": np.int64(2), "batch_size": np.int64(8), "codes": np.array([16, 32])}),
-]
+def test_numbers_of_numpy_are_taken_and_become_json():
+    settings = FrozenSettings(epochs=np.int64(2), batch_size=np.int64(8), codes=np.array([16, 32]))
+    assert FrozenSettings.from_dict(json.loads(settings.to_json())) == settings
+    assert (settings.epochs, settings.batch_size, settings.codes) == (2, 8, (16, 32))
+    assert json.loads(TrainingSettings(warmup=np.float64(0.25)).to_json())["warmup"] == 0.25
 
 
-@pytest.mark.parametrize(("kind", "numbers"), NUMPY, ids=[kind.__name__ for kind, _ in NUMPY])
-def test_numbers_of_numpy_are_taken_and_become_json(kind, numbers):
-    settings = kind(**numbers)
-    assert kind.from_dict(json.loads(settings.to_json())) == settings
-    for name, value in numbers.items():
-        assert np.array_equal(getattr(settings, name), value)
-
-
-@pytest.mark.parametrize(("allowed", "ends"), [(Bounds(1, 3), (1, 3)), (Bounds(0, 1, whole=False), (0.0, 1.0))])
-def test_both_ends_are_allowed_unless_it_has_to_be_above(allowed, ends):
-    assert all(map(allowed.holds, ends))
-    assert not Bounds(0, 1, whole=False, above=True).holds(0.0)
+def test_both_ends_are_allowed_unless_it_has_to_be_above():
+    assert all(map(Bounds(1, 3).holds, (1, 3)))
+    assert all(map(Bounds(0, 1, whole=False).holds, (0.0, 1.0)))
     inside = Bounds(0, 1, whole=False, above=True, below=True)
     assert [inside.holds(value) for value in (0.0, 0.5, 1.0)] == [False, True, False]
     assert str(inside) == "a number above 0 and below 1"
-    assert Bounds(0, math.inf, whole=False, above=True).holds(math.inf)
 
 
 def test_seeds_count_from_0_and_a_huge_number_of_them_takes_no_memory():

@@ -20,21 +20,15 @@ def cosines(rows: torch.Tensor) -> np.ndarray:
     return values @ values.T
 
 
-@pytest.mark.parametrize(
-    ("precision", "dimensions", "expected"),
-    [
-        ("float32", None, 80),
-        ("float16", None, 40),
-        ("int8", None, 20),
-        ("binary", None, 3),
-        ("binary", 8, 1),
-        ("int8", 5, 5),
-    ],
-)
-def test_bytes_are_those_of_the_array(precision, dimensions, expected):
+BYTES = {("float32", None): 80, ("float16", None): 40, ("int8", None): 20, ("binary", None): 3, ("binary", 8): 1,
+         ("int8", 5): 5}  # fmt: skip
+
+
+@pytest.mark.parametrize(("precision", "dimensions"), BYTES)
+def test_bytes_are_those_of_the_array(precision, dimensions):
     form = VectorFormat(precision=precision, dimensions=dimensions)
     stored = form.store(VECTORS)
-    assert form.bytes_per_vector(20) == stored[0].nbytes == expected
+    assert form.bytes_per_vector(20) == stored[0].nbytes == BYTES[precision, dimensions]
     assert stored.shape == (50, form.columns(20))
     assert stored.dtype == form.dtype
 
@@ -73,20 +67,15 @@ def test_normalized_after_cutting():
     assert VectorFormat(normalize=True).store(torch.zeros(1, 4)).tolist() == [[0, 0, 0, 0]]
 
 
-@pytest.mark.parametrize("wrong", [{"precision": "int4"}, {"dimensions": 0}, {"dimensions": 1.5}, {"dimensions": "3"}])
-def test_a_format_that_is_none(wrong):
-    with pytest.raises(UsageError, match=next(iter(wrong))):
-        VectorFormat(**wrong)
-
-
-def test_vectors_that_do_not_fit_their_format():
-    for form, values, error in (
-        (VectorFormat(dimensions=21), VECTORS, UsageError),
-        (VectorFormat(), torch.tensor([[float("nan")]]), ModelError),
-        (VectorFormat(precision="float16"), torch.tensor([[1e6]]), ModelError),
-    ):
-        with pytest.raises(error):
-            form.store(values)
+def test_a_format_that_is_none_and_vectors_that_do_not_fit_theirs():
+    for wrong in ({"precision": "int4"}, {"dimensions": 0}, {"dimensions": 1.5}, {"dimensions": "3"}):
+        with pytest.raises(UsageError, match=next(iter(wrong))):
+            VectorFormat(**wrong)
+    with pytest.raises(UsageError):
+        VectorFormat(dimensions=21).store(VECTORS)
+    for precision, value in (("float32", float("nan")), ("float16", 1e6)):
+        with pytest.raises(ModelError):
+            VectorFormat(precision=precision).store(torch.tensor([[value]]))
 
 
 def test_a_real_model_keeps_its_score(minilm_vectors, shared_data):

@@ -110,7 +110,7 @@ OPTIONS = [
     ((FINETUNE, "--learning-rate", "0"), "--learning-rate 0.0 is out of range"),
     ((FINETUNE, "--objective", "guess"), "'guess'"),
     ((FINETUNE, "--objective", "paraphrase"), "both labels 0 and 1"),
-    ((FINETUNE, "--objective", "entailment"), "where the class can be found"),
+    ((FINETUNE, "--objective", "entailment"), "where the label can be found"),
     ((FINETUNE, "--pooling", "average"), "'average'"),
     ((FINETUNE, "--max-length", "4000"), "4000"),
     ((FINETUNE, "--columns", "a,b"), "three different columns"),

@@ -14,19 +14,14 @@ from truncate_kit_cli.app import command_of, function_of, main
 Capture = pytest.CaptureFixture[str]
 
 
-def _end(*arguments: object) -> object:
-    with pytest.raises(SystemExit) as end:
-        main([str(argument) for argument in arguments])
-    return end.value.code
-
-
 def ended(capture: Capture, *arguments: object) -> tuple[int, str, str]:
     """Run a command; return exit code, stdout and stderr."""
     capture.readouterr()
-    code = _end(*arguments)
+    with pytest.raises(SystemExit) as end:
+        main([str(argument) for argument in arguments])
     out, err = capture.readouterr()
-    assert "Traceback" not in err
-    return int(str(code or 0)), out, err
+    assert "Traceback" not in out + err
+    return int(str(end.value.code or 0)), out, err
 
 
 def scored(text: str) -> dict[str, float]:
@@ -42,13 +37,11 @@ def run(capture: Capture, *arguments: object) -> str:
 
 def run_both(capture: Capture, *arguments: object) -> tuple[str, str]:
     """What a command that succeeds prints on stdout and on stderr."""
-    capture.readouterr()
-    code = _end(*arguments)
-    printed = capture.readouterr()
-    assert not code, printed
+    code, out, err = ended(capture, *arguments)
+    assert not code, out + err
     if "--json" in arguments:
-        check_json(str(arguments[0]), printed.out)
-    return printed.out, printed.err
+        check_json(str(arguments[0]), out)
+    return out, err
 
 
 def check_json(command: str, text: str) -> None:
@@ -64,13 +57,9 @@ def _validator(command: str) -> Any:
 
 def refused(capture: Capture, *arguments: object) -> str:
     """The lines of a problem: all that a command that fails prints."""
-    capture.readouterr()
-    code = _end(*arguments)
-    printed = capture.readouterr()
-    assert code == 1, printed
-    assert printed.out == ""
-    assert "Traceback" not in printed.err
-    return printed.err
+    code, out, err = ended(capture, *arguments)
+    assert (code, out) == (1, ""), err
+    return err
 
 
 def fails(capture: Capture, *arguments: object) -> str:
@@ -79,11 +68,8 @@ def fails(capture: Capture, *arguments: object) -> str:
 
 
 def _problem(capture: Capture, *arguments: object) -> tuple[str, str]:
-    capture.readouterr()
-    code = _end(*arguments)
-    out, err = capture.readouterr()
+    code, _, err = ended(capture, *arguments)
     assert code == 1, err
-    assert "Traceback" not in out + err
     lines = err.strip().splitlines()
     assert [line for line in lines if line.startswith("Error: ")] == [lines[-2]], err
     assert lines[-1].startswith("Hint: ")

@@ -2,11 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
-
-import pytest
-import torch
 
 # Classes, names of their methods, and the methods that they had: those that decide what a graph becomes.
 originals: list[tuple[type, str, Callable[..., Any]]] = []
@@ -19,7 +15,6 @@ def spare_exporters() -> None:
     """Change both libraries in this process, from now on."""
     _make_tables_once()
     _compute_sizes_once()
-    _compare_kinds_of_outputs_alone()
     _look_for_patterns_where_they_may_be()
 
 
@@ -71,31 +66,6 @@ def _remembering(name: str, compute: Callable[[Any, Any], Any]) -> Callable[[Any
         )
 
     return computed
-
-
-def _compare_kinds_of_outputs_alone() -> None:
-    """A tensor without values is built a second time where it is kept, to see that a copy is of the same kind.
-
-    Its sizes, which the kind does not depend on, are most of the work, and that is a fourteenth of a trace.
-    """
-    from torch._subclasses.fake_tensor import FakeTensorMode, _DispatchCacheValidEntry
-
-    make_entry, build = FakeTensorMode._get_output_info_for_cache_entry, FakeTensorMode._output_from_cache_entry
-
-    def without_sizes(self: Any, state: Any, entry: Any, key: Any, func: Any, args: Any) -> Any:
-        (output,) = entry.output_infos
-        if output.metadata is not None:
-            kind = replace(output.metadata, shape=torch.Size(), stride=(), storage_offset=0, storage_bytes=None)
-            entry, func = _DispatchCacheValidEntry((replace(output, metadata=kind, view_idx=None),), False), None
-        return build(self, state, entry, key, func, args)
-
-    @functools.wraps(make_entry)
-    def make(self: Any, *args: Any) -> Any:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(FakeTensorMode, "_output_from_cache_entry", without_sizes)
-            return make_entry(self, *args)
-
-    _change(FakeTensorMode, "_get_output_info_for_cache_entry", make)
 
 
 def _look_for_patterns_where_they_may_be() -> None:
