@@ -46,12 +46,8 @@ def test_folder_of_splits(tmp_path, dev):
     "names",
     [
         ("sentence_A", "sentence_B", "relatedness_score"),
-        ("Sentence 1", "Sentence 2", "Similarity Score"),
         ("text1", "text2", "similarity"),
-        ("first", "second", "gold"),
-        ("anchor", "positive", "score"),
         ("premise", "hypothesis", "label"),
-        ("word1", "word2", "score"),
         ("question1", "question2", "label"),
         ("query", "document", "score"),
     ],

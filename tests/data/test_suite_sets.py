@@ -10,6 +10,7 @@ from truncate_kit.core.errors import DataError
 from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.data.seen import pair_key, pair_keys
 from truncate_kit.data.suites import find_sts, find_transfer, read_trained_pairs
+from truncate_kit.evaluation.graded import STS_PAIRS
 
 PAIRS = "sentence1,sentence2,score\na cat,a dog,2\nthe sun,a star,4\na tree,a mat,1\n"
 
@@ -20,15 +21,11 @@ def write(path, text):
     return path
 
 
-def test_published_numbers_of_pairs(shared_data):
-    found = {one.name: len(one.pairs) for one in find_sts(shared_data)}
-    # SemEval 2012, 2014 and 2015, STS Benchmark, SICK; all subsets and, for SICK, all splits together
-    assert found == {"STS12": 3108, "STS14": 3750, "STS15": 3000, "STSB": 1379, "SICK-R": 9927}
-
-
-def test_pairs_are_the_rows_of_their_files(shared_data):
+def test_pairs_are_the_published_rows_of_their_files(shared_data):
     files = {"STS12": "sts12/*", "STS14": "sts14/*", "STS15": "sts15/*", "STSB": "stsb/en/test.csv", "SICK-R": "sick/*"}
-    for one in find_sts(shared_data):
+    found = find_sts(shared_data)
+    assert {one.name: len(one.pairs) for one in found} == {name: STS_PAIRS[name] for name in files}
+    for one in found:
         rows = []
         for file in sorted(shared_data.glob(files[one.name])):
             with file.open(newline="") as handle:
@@ -38,19 +35,13 @@ def test_pairs_are_the_rows_of_their_files(shared_data):
 
 
 def test_published_numbers_of_labelled_rows(shared_data):
-    found = {one.name: (len(one), len(one.classes)) for one in find_transfer(shared_data)}
-    assert found == {
-        "MR": (10662, 2),
-        "SUBJ": (10000, 2),
-        "MPQA": (10606, 2),
-        "SST2": (6920 + 872 + 1821, 2),
-        "SST5": (8544 + 1101 + 2210, 5),
-        "TREC": (5452 + 500, 6),
-        "MRPC": (5801, 2),
-    }
-    mrpc = next(one for one in find_transfer(shared_data) if one.name == "MRPC")
-    assert mrpc.second is not None
-    assert sum(mrpc.labels) == 3900  # paraphrases, Dolan et al. 2004
+    found = find_transfer(shared_data)
+    assert {one.name: (len(one), len(one.classes)) for one in found} == {
+        "MR": (10662, 2), "SUBJ": (10000, 2), "MPQA": (10606, 2), "SST2": (6920 + 872 + 1821, 2),
+        "SST5": (8544 + 1101 + 2210, 5), "TREC": (5452 + 500, 6), "MRPC": (5801, 2),
+    }  # fmt: skip
+    assert found[-1].second is not None
+    assert sum(found[-1].labels) == 3900  # paraphrases in MRPC, Dolan et al. 2004
 
 
 def test_sets_are_files_or_folders_in_any_spelling(tmp_path):
@@ -92,16 +83,6 @@ def test_a_class_is_one_in_any_spelling(train, test, classes, tmp_path):
     assert find_transfer(tmp_path)[0].classes == classes
 
 
-def test_broken_sets_are_named(tmp_path):
-    write(tmp_path / "stsb" / "train.csv", PAIRS)
-    write(tmp_path / "stsb" / "dev.csv", PAIRS)
-    with pytest.raises(DataError, match="no test split"):
-        find_sts(tmp_path)
-    write(tmp_path / "mr" / "all.csv", "text,score\ngood,1\n")
-    with pytest.raises(DataError, match="no column name says where the label"):
-        find_transfer(tmp_path)
-
-
 def test_queries_with_several_answers_and_more_texts(tmp_path):
     rows = "query,relevant\nwhat barks,a dog\nwhat barks,a seal\nwhat meows,a cat\na cat,a cat\n"
     found = read_retrieval(write(tmp_path / "q.csv", rows), corpus=write(tmp_path / "more.txt", "a tree\na dog\n"))
@@ -138,16 +119,23 @@ def test_truth_is_read_as_tables_write_it(tmp_path, yes, no):
         read_retrieval(write(tmp_path / "none.csv", none))
     with pytest.raises(DataError, match="does not say which rows"):
         read_retrieval(write(tmp_path / "blank.csv", rows + "who,you,\n"))
-    with pytest.raises(DataError, match="more than one choice for the label"):
-        find_transfer(write(tmp_path / "two/mr/all.csv", "text,label,class\ngood,1,1\n").parents[1])
 
 
-@pytest.mark.parametrize("other", ["sts12.csv", "STS-12/test.csv", "sts2012.tsv"])
-def test_a_set_that_is_there_twice_is_named(other, tmp_path):
-    write(tmp_path / "sts12/test.csv", PAIRS)
-    write(tmp_path / other, PAIRS)
-    with pytest.raises(DataError, match=r"One set is there several times: .* and "):
-        find_sts(tmp_path)
+@pytest.mark.parametrize(
+    ("find", "files", "message"),
+    [
+        (find_sts, {"sts12/test.csv": PAIRS, "STS-12/test.csv": PAIRS}, r"One set is there several times: .* and "),
+        (find_sts, {"sts12/test.csv": PAIRS, "sts2012.tsv": PAIRS}, r"One set is there several times: .* and "),
+        (find_sts, {"stsb/train.csv": PAIRS, "stsb/dev.csv": PAIRS}, "no test split"),
+        (find_transfer, {"mr/all.csv": "text,score\ngood,1\n"}, "no column name says where the label"),
+        (find_transfer, {"mr/all.csv": "text,label,class\ngood,1,1\n"}, "more than one choice for the label"),
+    ],
+)
+def test_broken_sets_are_named(find, files, message, tmp_path):
+    for name, text in files.items():
+        write(tmp_path / name, text)
+    with pytest.raises(DataError, match=message):
+        find(tmp_path)
 
 
 def test_seen_pairs_are_those_of_train_and_dev_in_either_order(shared_data, tmp_path):

@@ -157,14 +157,10 @@ def test_means_through_the_trained_pooler_beside_the_pooler_itself(form, words, 
             assert splits[number].values[kind] == pytest.approx(expected, abs=100 / len(test) + 1e-6)
 
 
-def test_accuracies_of_a_combination(encoder):
-    texts = sentences(120, seed=4)
-    labels = np.array([int(text.split().count("cat") > text.split().count("dog")) for text in texts])
-    rows = LabelledSet(name="MR", first=tuple(texts), second=None, labels=tuple(labels.tolist()), classes=("0", "1"))
-    encoder = combined_encoder(encoder, (0, 1))
-    (point,) = score_transfer(encoder, [rows], model="tiny", settings=SMALL).rows
-    values = layer_states(encoder, texts)
-    for kind, features in (("as it is", values.mean(dim=0)), ("last layer", values[1])):
+def test_accuracies_of_a_combination(encoder, words):
+    (point,) = score_transfer(combined_encoder(encoder, (0, 1)), [words], model="tiny", settings=SMALL).rows
+    values, labels = layer_states(encoder, words.first), np.array(words.labels)
+    for kind, features in (("as it is", values[:2].mean(dim=0)), ("last layer", values[1])):
         expected = [fit_and_score(features.numpy(), labels, *division) for division in plain_divisions(labels, 2)]
         assert point.values[kind] == pytest.approx(np.mean(expected))
 
