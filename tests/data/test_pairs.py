@@ -60,12 +60,10 @@ def test_columns_are_found_by_name(tmp_path, names):
     ("names", "columns", "message"),
     [
         (("a", "b", "score"), None, "two texts.*'a', 'b', 'score'"),
-        (("sentence1", "b", "score"), None, "two texts"),
         (("sentence1", "sentence2", "c"), None, "the score"),
         (("score", "sentence1", "sentence2", "similarity"), None, "more than one choice for the score"),
         (("sentence1", "sentence1", "score"), None, "two columns have the same name"),
         (NAMES, ("sentence1", "sentence1", "score"), "three different columns are needed"),
-        (NAMES, ("sentence1", "score"), "three different columns are needed"),
         (NAMES, ("sentence1", "sentence2", "Score"), "no column 'Score'.*'score'"),
     ],
 )
@@ -88,19 +86,13 @@ def test_bad_folders_are_named(tmp_path):
     ("scores", "scale"),
     [((0.2, 1.0), (0, 1)), ((1.0, 4.9), (1, 5)), ((0.4, 4.0), (0, 5)), ((0, 9.8), (0, 10)), ((0.0, 5.0), (0, 5))],
 )
-def test_scale_is_inferred_and_stated(tmp_path, scores, scale):
-    read = read_pairs(write(tmp_path / "p.csv", [("a", f"b{score}", score) for score in scores]))
-    assert (read.scale, read.scale_source) == (scale, "inferred")
-    low, high = scale
-    assert read.scores01() == pytest.approx([(score - low) / (high - low) for score in scores])
-
-
-def test_scale_is_inferred_from_all_splits_together(tmp_path):
-    write(tmp_path / "train.csv")
-    write(tmp_path / "dev.csv", [("a", "b", 0.5)])
-    splits = load_pairs(tmp_path)
-    assert splits.dev.scale == splits.train.scale == (0, 5)
-    assert "Scores run from 0 to 5 (inferred from 4 values)." in data_sentences(splits)
+def test_scale_is_inferred_from_all_splits_and_stated(tmp_path, scores, scale):
+    for name, score in zip(("train", "dev"), scores, strict=True):
+        write(tmp_path / f"{name}.csv", [("a", "b", score)])
+    splits, (low, high) = load_pairs(tmp_path), scale
+    assert splits.dev.scale == splits.train.scale == scale
+    assert splits.dev.scores01() == [pytest.approx((scores[1] - low) / (high - low))]
+    assert f"Scores run from {low} to {high} (inferred from 2 values)." in data_sentences(splits)
 
 
 def test_given_scale_is_used_and_checked(tmp_path):

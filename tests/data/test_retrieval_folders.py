@@ -54,42 +54,35 @@ def test_a_first_line_of_names_and_packed_files_are_optional(folder):
 
 
 def test_splits_are_chosen_by_name(folder):
-    (folder / "qrels/dev.tsv").write_text("2\td1\t1\n")
-    (folder / "qrels/test.tsv~").write_text("no judgements")
+    qrels = folder / "qrels"
+    (qrels / "dev.tsv").write_text("2\td1\t1\n")
+    (qrels / "test.tsv~").write_text("no judgements")
     assert len(read_retrieval(folder).queries) == 2
     assert read_retrieval(folder, split="dev").query_ids == ("2",)
     found = read_retrieval(folder, chooses=True)
     assert found.query_ids == ("2",)  # so that test stays unseen
     assert {*read_retrieval(folder).queries} <= found.held_out  # and nothing learns from it
-    (folder / "qrels/train.tsv").write_text("1\td1\t1\n")
-    again = read_retrieval(folder, split="dev", chooses=True)
-    assert again.held_out == found.held_out  # what train asks may be learned
-    (folder / "qrels/train.tsv").unlink()
     with pytest.raises(DataError, match=r"no train\.tsv") as problem:
         read_retrieval(folder, split="train")
     assert "dev, test" in problem.value.hint
-    (folder / "qrels/test.tsv").rename(folder / "qrels/train.tsv")
-    assert read_retrieval(folder).query_ids == ("2",)  # dev, where there is no test
-    (folder / "qrels/dev.tsv").rename(folder / "qrels/other.tsv")
+    (qrels / "test.tsv").rename(qrels / "train.tsv")
+    assert read_retrieval(folder, chooses=True).held_out < found.held_out  # what train asks may be learned
+    (qrels / "dev.tsv").rename(qrels / "other.tsv")
     with pytest.raises(DataError, match=r"no test or dev\.tsv"):
         read_retrieval(folder)
-    (folder / "qrels/other.tsv").unlink()
+    (qrels / "other.tsv").unlink()
     assert read_retrieval(folder).name.endswith("/train")
 
 
 BAD = [
     ("corpus.jsonl", None, r"holds no corpus\.jsonl"),
     ("qrels/test.tsv", None, r"holds no test or dev\.tsv"),
-    ("corpus.jsonl", "", "is empty"),
     ("corpus.jsonl", '{"_id": "d1"}\n', "no column 'text'"),
     ("corpus.jsonl", '{"_id": "d", "text": "a"}\n{"_id": "d", "text": "b"}\n', "line 2: the id 'd' is"),
     ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id": "d2"}\n', "line 2: the text in column 'text' is"),
     ("corpus.jsonl", '{"_id": "", "text": "a"}\n', "line 1: the id '' is empty"),
-    ("corpus.jsonl", '{"_id": "d1", "text": 3}\n', "line 1: column 'text' holds int 3"),
-    ("corpus.jsonl", '{"_id": "d1"', "line 1: not valid JSON"),
     ("queries.jsonl", '{"_id": "q1", "text": " "}\n', "line 1: the text in column 'text' is empty"),
     ("qrels/test.tsv", "q1\td1\t1\nq1\td1\n", "line 2: 'q1.td1' is no judgement"),
-    ("qrels/test.tsv", "q1\td1\thigh\n", "line 1: .* is no judgement"),
     ("qrels/test.tsv", "q1\td1\t1\nq1\t2\tnan\n", "line 2: .* is no judgement"),
     ("qrels/test.tsv", "a\tb\tc\nq9\td1\t1\n", "line 2: there is no query 'q9'"),
     ("qrels/test.tsv", "q1\td9\t1\n", "line 1: .*no document 'd9'"),

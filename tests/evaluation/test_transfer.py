@@ -234,17 +234,6 @@ def test_interrupted_it_goes_on_and_ends_as_if_it_had_not_been(words, pairs, enc
     assert (tmp_path / "trials/trials.jsonl").read_bytes() == before
 
 
-def test_a_class_too_small_for_its_share_is_drawn_at_random(encoder):
-    """TREC's rarest class has 95 of 5,952 rows: of 1/256 of them one is left at the most."""
-    texts = tuple(sentences(120))
-    labels = (0,) * 60 + (1,) * 57 + (2,) * 3
-    rare = LabelledSet(name="TREC", first=texts, second=None, labels=labels, classes=("a", "b", "c"))
-    settings = replace(SMALL, fractions=(0.1, 1.0))
-    report = score_transfer(encoder, [rare], model="tiny", settings=settings)
-    assert [row.values["rows to train on"] for row in report.rows] == [10, 102]
-    assert all(0 <= row.values["layers combined"] <= 100 for row in report.rows)
-
-
 def test_rows_of_one_class_alone_answer_with_it():
     labels = np.array([1, 1, 1, 0, 1])
     fit = (torch.randn(5, 3), np.array([0, 1, 2]), np.array([3, 4]))

@@ -16,7 +16,6 @@ from truncate_kit.data.tables import (
     SCORE,
     Table,
     check_columns,
-    data_files,
     find_columns,
     format_of,
     is_retrieval_folder,
@@ -110,7 +109,7 @@ def read_retrieval(
     Each row of a file is a query and an answer; rows with the label 0 only add their second text to the documents.
 
     Args:
-        path: The folder or file; a folder may also hold one such file alone.
+        path: The folder or file.
         corpus: With a file: more texts to search, as in `read_texts`.
         split: With a folder: a file in qrels; by default test, else dev, else the only one.
         metric: Selection metric: ndcg, mrr or recall.
@@ -128,11 +127,7 @@ def read_retrieval(
     if split is not None:
         raise UsageError(f"{path} has no splits of judgements.", hint=f"Leave out `split`. {_LAYOUT}")
     if path.is_dir():
-        files = data_files(path)
-        if len(files) != 1:
-            problem = f"{path} holds {len(files)} data files where one of queries and answers is needed."
-            raise DataError(problem, hint=f"Name the file. {_LAYOUT}")
-        (path,) = files
+        raise DataError(f"{path} is no retrieval folder.", hint=f"{_LAYOUT} Or name a file of queries and answers.")
     return replace(_read_file(path, corpus), metric=chooses_by)
 
 
