@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers.models.electra.modeling_electra import ElectraDiscriminatorPredictions
 
-from truncate_kit.methods.priors import HiddenWords, MaskedEvaluator, MaskedHead
+from truncate_kit.methods.priors import Hidden, MaskedEvaluator, MaskedHead, hidden_states_at
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches
 from truncate_kit.training.examples import Evaluator, Examples, Ids
 
@@ -69,7 +69,7 @@ def electra_losses(
     discriminator: Encoder,
     heads: ElectraHeads,
     batch: Batch,
-    hidden: HiddenWords,
+    hidden: Hidden,
     generator: torch.Generator | None = None,
 ) -> Losses:
     """Return both losses of a batch with hidden tokens.
@@ -77,12 +77,13 @@ def electra_losses(
     A word that the generator happens to get right counts as original. No gradient goes through the drawing. Nothing
     here makes the processor wait for a GPU: no mask is counted there.
     """
-    logits = heads.words(hidden.of_states(heads.generator.token_states(**batch))).float()
-    words = nn.functional.cross_entropy(logits, hidden.words)
+    places, truly = hidden
+    logits = heads.words(hidden_states_at(heads.generator, batch, places)).float()
+    words = nn.functional.cross_entropy(logits, truly)
     drawn = draw_words(logits.detach(), generator)
     ids = batch["input_ids"]
-    filled = ids.flatten().scatter(0, hidden.places, drawn).view_as(ids)
-    truth = torch.zeros(ids.numel(), device=ids.device).scatter(0, hidden.places, (drawn != hidden.words).float())
+    filled = ids.flatten().scatter(0, places, drawn).view_as(ids)
+    truth = torch.zeros(ids.numel(), device=ids.device).scatter(0, places, (drawn != truly).float())
     truth, seen = truth.view_as(ids), batch["attention_mask"].float()
     scores = heads.replaced(discriminator.token_states(filled, batch["attention_mask"])).float()
     terms = nn.functional.binary_cross_entropy_with_logits(scores, truth, reduction="none")
@@ -91,7 +92,7 @@ def electra_losses(
 
 
 def electra_loss(
-    discriminator: Encoder, heads: ElectraHeads, batch: Batch, hidden: HiddenWords, weight: float = 50.0
+    discriminator: Encoder, heads: ElectraHeads, batch: Batch, hidden: Hidden, weight: float = 50.0
 ) -> Tensor:
     """Return the generator's loss plus `weight` times the discriminator's, 0-d (section 3.1: 50).
 
@@ -121,7 +122,7 @@ class ElectraEvaluator(MaskedEvaluator):
         with evaluating(encoder), evaluating(self._heads):
             for batch, hidden in self.batches:
                 losses = electra_losses(encoder, self._heads, batch, hidden, noise)
-                count, seen = len(hidden.words), float(batch["attention_mask"].sum())
+                count, seen = len(hidden[1]), float(batch["attention_mask"].sum())
                 changed = float(losses.share) * seen
                 means = (float(losses.words) * count, float(losses.replaced) * seen, float(losses.found) * changed)
                 rows.append((count, seen, changed, *means))

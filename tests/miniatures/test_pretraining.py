@@ -7,7 +7,7 @@ from transformers import AutoModelForCausalLM, AutoModelForMaskedLM, AutoModelFo
 
 from benchmarks.miniatures import corpus, objectives, pretrain
 from tests.support.families import WORDS
-from truncate_kit.methods.priors import IGNORED, HiddenWords
+from truncate_kit.methods.priors import IGNORED, hidden_words
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training import loop
 
@@ -33,7 +33,7 @@ def test_losses_are_those_of_the_paper(finished):
         labels[row, place] = batch["input_ids"][row, place]
         batch["input_ids"][row, place] = tokenizer.mask_token_id
     with torch.no_grad():
-        hidden = HiddenWords.of(labels)
+        hidden = hidden_words(labels)
         found = objectives.electra_losses(parts[0], heads, batch, hidden, torch.Generator().manual_seed(3))
         torch.manual_seed(5)
         parted = objectives.electra_losses(parts[0], heads, batch, hidden)

@@ -124,56 +124,51 @@ def mask_tokens(
     return torch.where(replaced, other, input_ids.masked_fill(hidden, mask_id)), labels
 
 
-@dataclass(frozen=True, slots=True)
-class HiddenWords:
-    """Hidden tokens of a batch (b, t): places in the flattened batch, and their ids, (m,)."""
-
-    places: Tensor
-    words: Tensor
-
-    @classmethod
-    def of(cls, labels: Tensor) -> "HiddenWords":
-        """Take them from labels of `mask_tokens`."""
-        places = (labels.flatten() != IGNORED).nonzero().squeeze(1)
-        return cls(places, labels.flatten()[places])
-
-    def of_states(self, states: Tensor) -> Tensor:
-        """Take their states (m, d) from all (b, t, d)."""
-        return states.flatten(0, 1).index_select(0, self.places)
+Hidden = tuple[Tensor, Tensor]
+"""Hidden tokens of a batch (b, t): places in the flattened batch, and their ids, (m,) each."""
 
 
-class Masker:
-    """Hide a share of an encoder's tokens. Raises `ModelError` without a mask token."""
-
-    def __init__(self, encoder: Encoder, share: float = MASKED_SHARE) -> None:
-        tokenizer = encoder.reader.tokenizer
-        if tokenizer.mask_token_id is None:
-            hint = "Adapt a model that was made with one."
-            raise ModelError(f"The tokenizer of {encoder.name} has no mask token.", hint=hint)
-        self._mask_id, self._vocabulary = int(tokenizer.mask_token_id), int(encoder.backbone.config.vocab_size)
-        self._share = share
-        self._special = torch.tensor(sorted(tokenizer.all_special_ids))
-
-    def __call__(self, encoder: Encoder, ids: Sequence[Ids], generator: torch.Generator) -> tuple[Batch, HiddenWords]:
-        """Return a padded batch with hidden tokens, and what they were, on the encoder's device."""
-        batch = encoder.padded(ids)
-        plain = batch["input_ids"]
-        maskable = batch["attention_mask"].bool() & ~torch.isin(plain, self._special)
-        shown, labels = mask_tokens(plain, maskable, self._mask_id, self._vocabulary, generator, self._share)
-        hidden = HiddenWords.of(labels)  # here, as a GPU would have to wait
-        sent = encoder.moved(batch | {"input_ids": shown, "places": hidden.places, "words": hidden.words})
-        return sent, HiddenWords(sent.pop("places"), sent.pop("words"))
+def hidden_words(labels: Tensor) -> Hidden:
+    """Take hidden tokens from labels of `mask_tokens`."""
+    places = (labels.flatten() != IGNORED).nonzero().squeeze(1)
+    return places, labels.flatten()[places]
 
 
-Objective = Callable[[Encoder, Any, Batch, HiddenWords], Tensor]
+def hidden_states_at(encoder: Encoder, batch: Batch, places: Tensor) -> Tensor:
+    """Return the token states (m, d) at places of the flattened batch."""
+    return encoder.token_states(**batch).flatten(0, 1).index_select(0, places)
 
 
-def masked_loss(
-    encoder: Encoder, head: MaskedHead, batch: Batch, hidden: HiddenWords, reduction: str = "mean"
-) -> Tensor:
+def masked_batch(
+    encoder: Encoder, ids: Sequence[Ids], generator: torch.Generator, share: float = MASKED_SHARE
+) -> tuple[Batch, Hidden]:
+    """Pad texts with a share of their tokens hidden; return the batch and these tokens on the encoder's device.
+
+    Raises `ModelError` without a mask token.
+    """
+    tokenizer = encoder.reader.tokenizer
+    if tokenizer.mask_token_id is None:
+        hint = "Adapt a model that was made with one."
+        raise ModelError(f"The tokenizer of {encoder.name} has no mask token.", hint=hint)
+    batch, vocabulary = encoder.padded(ids), int(encoder.backbone.config.vocab_size)
+    special = torch.isin(batch["input_ids"], torch.tensor(tokenizer.all_special_ids))
+    maskable = batch["attention_mask"].bool() & ~special
+    shown, labels = mask_tokens(
+        batch["input_ids"], maskable, int(tokenizer.mask_token_id), vocabulary, generator, share
+    )
+    places, words = hidden_words(labels)  # here, as a GPU would have to wait
+    sent = encoder.moved(batch | {"input_ids": shown, "places": places, "words": words})
+    return sent, (sent.pop("places"), sent.pop("words"))
+
+
+Objective = Callable[[Encoder, Any, Batch, Hidden], Tensor]
+
+
+def masked_loss(encoder: Encoder, head: MaskedHead, batch: Batch, hidden: Hidden, reduction: str = "mean") -> Tensor:
     """Return the cross entropy (nats) of the hidden tokens, the only ones that the head sees."""
-    states = hidden.of_states(encoder.token_states(**batch))
-    return nn.functional.cross_entropy(head(states).float(), hidden.words, reduction=reduction)
+    places, words = hidden
+    states = hidden_states_at(encoder, batch, places)
+    return nn.functional.cross_entropy(head(states).float(), words, reduction=reduction)
 
 
 class MaskedTexts(Examples):
@@ -190,7 +185,6 @@ class MaskedTexts(Examples):
         group: Group = ALONE,  # shares the parts of every batch
     ) -> None:
         super().__init__(ids)
-        self._masker = Masker(encoder)
         self._part, self._group = part or len(ids), group
         self.head = head
         self._objective = objective
@@ -208,7 +202,7 @@ class MaskedTexts(Examples):
         losses = []
         for part, seed in own:
             generator = torch.Generator().manual_seed(seed)
-            inputs, hidden = self._masker(encoder, self.ids(part), generator)
+            inputs, hidden = masked_batch(encoder, self.ids(part), generator)
             losses.append(self._objective(encoder, self.head, inputs, hidden) * (len(part) / len(batch)))
         return torch.stack(losses).sum() if losses else torch.zeros((), device=encoder.device, requires_grad=True)
 
@@ -220,11 +214,10 @@ class MaskedEvaluator(Evaluator):
     """
 
     def __init__(self, encoder: Encoder, ids: list[Ids], head: MaskedHead) -> None:
-        generator, masker = torch.Generator().manual_seed(0), Masker(encoder)
-        self._head = head
+        generator, self._head = torch.Generator().manual_seed(0), head
         chunks = length_batches([len(row) for row in ids], SCORED_BATCH)
-        self.batches = [masker(encoder, [ids[place] for place in chunk], generator) for chunk in chunks]
-        if not any(len(hidden.words) for _, hidden in self.batches):
+        self.batches = [masked_batch(encoder, [ids[place] for place in chunk], generator) for chunk in chunks]
+        if not any(len(words) for _, (_, words) in self.batches):
             raise DataError(
                 "No word of the held-out texts can be hidden: all are special or unknown to the tokenizer.",
                 hint="Give texts in a language and script that the model knows.",
@@ -237,7 +230,7 @@ class MaskedEvaluator(Evaluator):
         with evaluating(encoder), evaluating(self._head):
             for batch, hidden in self.batches:
                 total += float(masked_loss(encoder, self._head, batch, hidden, reduction="sum"))
-                count += len(hidden.words)
+                count += len(hidden[1])
         return -total / count, None
 
 

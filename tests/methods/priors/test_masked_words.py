@@ -13,10 +13,10 @@ from tests.support.training import without_dropout
 from truncate_kit.core.errors import DataError, ModelError
 from truncate_kit.methods.priors import (
     IGNORED,
-    HiddenWords,
     MaskedTexts,
     adapt,
     adapted,
+    hidden_words,
     load_masked_head,
     mask_tokens,
     masked_loss,
@@ -63,7 +63,7 @@ def test_the_loss_equals_the_whole_model_of_transformers(tiny_folder, tmp_path, 
     labels = torch.where(torch.rand(batch["input_ids"].shape) < 0.4, batch["input_ids"], IGNORED)
     labels[batch["attention_mask"] == 0] = IGNORED
     expected = AutoModelForMaskedLM.from_pretrained(tmp_path).eval()(**batch, labels=labels).loss
-    torch.testing.assert_close(masked_loss(encoder, head, batch, HiddenWords.of(labels)), expected)
+    torch.testing.assert_close(masked_loss(encoder, head, batch, hidden_words(labels)), expected)
 
 
 def test_debertas_own_head_is_reused(tiny_folder, tmp_path):

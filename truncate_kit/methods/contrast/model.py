@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.methods.contrast.settings import MEANS, ContrastiveSettings, LayerWeights
-from truncate_kit.methods.priors import HiddenWords, Masker, load_masked_head
+from truncate_kit.methods.priors import Hidden, hidden_states_at, load_masked_head, masked_batch
 from truncate_kit.models.encoder import Batch, Encoder, evaluating
 from truncate_kit.models.layer_pooling import LayerAttentionPooling, LayerPooling
 from truncate_kit.models.pipeline import Dense, Normalize
@@ -203,7 +203,7 @@ class DifferenceTexts(ContrastiveTexts):
             problem = "has no head that fills in hidden words" if same else f"has other words than {encoder.name}"
             hint = "Give a masked language model with the same tokenizer as `generator`."
             raise UsageError(f"{generator.name} {problem}.", hint=hint)
-        self._weight, self._masker = weight, Masker(encoder, share)
+        self._weight, self._share = weight, share
         self.discriminator = Discriminator(encoder).to(encoder.device)
         self.head: nn.Module | None = self.discriminator
 
@@ -220,18 +220,19 @@ class DifferenceTexts(ContrastiveTexts):
         seed = int(torch.randint(2**62, ()))  # from torch's generator, which checkpoints keep
         if not own:
             return loss
-        inputs, hidden = self._masker(encoder, ids, torch.Generator().manual_seed(seed))
+        inputs, hidden = masked_batch(encoder, ids, torch.Generator().manual_seed(seed), self._share)
         filled, replaced = self._filled(inputs, hidden)
         logits = self.discriminator(filled, inputs["attention_mask"], vectors)
         tokens = sum(map(len, self.ids(batch)))  # of all processes
         return loss + self._weight * replaced_loss(logits, replaced, inputs["attention_mask"], tokens)
 
     @torch.no_grad()
-    def _filled(self, batch: Batch, hidden: HiddenWords) -> tuple[Tensor, Tensor]:
+    def _filled(self, batch: Batch, hidden: Hidden) -> tuple[Tensor, Tensor]:
         """Return ids (b, t) with the likeliest word at each hidden place, and 1 at each changed place (b, t)."""
+        places, words = hidden
         with evaluating(self._generator), evaluating(self._words):
-            likeliest = self._words(hidden.of_states(self._generator.token_states(**batch))).argmax(dim=-1)
+            likeliest = self._words(hidden_states_at(self._generator, batch, places)).argmax(dim=-1)
         ids = batch["input_ids"]
-        filled = ids.flatten().scatter(0, hidden.places, likeliest)
-        replaced = torch.zeros_like(filled).scatter(0, hidden.places, (likeliest != hidden.words).to(filled.dtype))
+        filled = ids.flatten().scatter(0, places, likeliest)
+        replaced = torch.zeros_like(filled).scatter(0, places, (likeliest != words).to(filled.dtype))
         return filled.view_as(ids), replaced.view_as(ids)
