@@ -104,10 +104,9 @@ def test_a_run_begins_with_the_weights_of_a_finished_one(run, finished, tmp_path
     run(tmp_path, model, "--start", str(finished(source) / inside), "--rate", "1e-9")
     first, second = weights(finished(source)), weights(tmp_path)
     if model != source:  # a discriminator takes the blocks of a BERT
-        blocks = {
-            key.replace("bert", "electra", 1): value for key, value in first["bert"].items() if ".encoder." in key
-        }
-        first, second = {"blocks": blocks}, {"blocks": {key: second["electra-discriminator"][key] for key in blocks}}
+        bert, made = first["bert"].items(), second["electra-discriminator"]
+        blocks = {key.replace("bert", "electra", 1): value for key, value in bert if key.startswith("bert.encoder.")}
+        first, second = {model: blocks}, {model: {key: made[key] for key in blocks}}
     for name, saved in first.items():
         assert saved.keys() == second[name].keys()
         for key, value in saved.items():  # heads included

@@ -25,36 +25,19 @@ TEXTS = [
 ]
 
 
-def pooled(folder, text, pooling="mean", **options):
-    """States of one text by transformers and plain pooling: (L', d)."""
-    return torch.stack([PLAIN_POOLING[pooling](layer) for layer in plain_states(folder, text, **options)])
+CASES = [(name, "mean", False) for name in TINY_CONFIGS]
+CASES += [(name, pooling, True) for name in ("bert", "gpt2", "llama") for pooling in ("mean", "cls", "max", "last")]
 
 
-@pytest.mark.parametrize("name", TINY_CONFIGS)
-def test_states_are_those_of_transformers_in_input_order(name, tiny_folder):
+@pytest.mark.parametrize(("name", "pooling", "raw"), CASES)
+def test_states_are_those_of_transformers_in_input_order_also_up_to_a_layer(name, pooling, raw, tiny_folder):
     encoder = load_encoder(tiny_folder(name))
-    states = layer_states(encoder, TEXTS)
-    assert states.shape == (4, 5, 16)
-    expected = torch.stack([pooled(tiny_folder(name), text) for text in TEXTS], 1)
-    torch.testing.assert_close(states, expected, atol=2e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("pooling", ["mean", "cls", "max", "last"])
-@pytest.mark.parametrize("name", ["bert", "llama"])
-def test_every_pooling_and_raw_states(name, pooling, tiny_folder):
-    encoder = load_encoder(tiny_folder(name))
-    states = layer_states(encoder, TEXTS, pooling=pooling, raw=True)
-    expected = torch.stack([pooled(tiny_folder(name), text, pooling, normed=False) for text in TEXTS], 1)
-    torch.testing.assert_close(states, expected, atol=2e-5, rtol=1e-4)
-
-
-@pytest.mark.parametrize("raw", [False, True])
-@pytest.mark.parametrize("name", ["electra", "albert-grouped", "modernbert", "gpt2", "qwen2"])
-def test_up_to_gives_the_lower_layers_unchanged(name, raw, tiny_folder):
-    encoder = load_encoder(tiny_folder(name))
-    states = layer_states(encoder, TEXTS, raw=raw)
+    states = layer_states(encoder, TEXTS, pooling=pooling, raw=raw)
+    layers = [plain_states(tiny_folder(name), text, normed=not raw) for text in TEXTS]
+    expected = [torch.stack([PLAIN_POOLING[pooling](layer) for layer in text]) for text in layers]
+    torch.testing.assert_close(states, torch.stack(expected, 1), atol=2e-5, rtol=1e-4)
     for layer in layers_held(encoder.backbone.config):
-        assert torch.equal(layer_states(encoder, TEXTS, raw=raw, up_to=layer), states[: layer + 1])
+        assert torch.equal(layer_states(encoder, TEXTS, pooling=pooling, raw=raw, up_to=layer), states[: layer + 1])
 
 
 @pytest.mark.parametrize("layer", [0, 1, 2, 3])

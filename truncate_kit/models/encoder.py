@@ -474,15 +474,14 @@ class Encoder(nn.Module):
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Switch dropout off, then restore the mode."""
-    if not any(part.training for part in module.modules()):  # switching twice is slow
-        yield
-        return
     training = module.training
-    module.eval()
+    if training:
+        module.eval()
     try:
         yield
     finally:
-        module.train(training)
+        if training:  # switching twice is slow
+            module.train()
 
 
 def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
