@@ -3,6 +3,7 @@
 import copy
 import json
 import shutil
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -90,6 +91,15 @@ def _truncate_left(encoder):
     encoder.tokenizer.truncation_side = "left"
 
 
+def _seeded(kind, *arguments, **options):
+    torch.manual_seed(0)
+    return kind(*arguments, **options)
+
+
+def _pooled(settings, encoder):
+    encoder.pool_with(_seeded(LayerPooling if "layers" in settings else LayerAttentionPooling, 16, **settings))
+
+
 PROMPTS = {"prompts": {"query": "a dog and "}, "default_prompt_name": "query"}
 CHANGES = {
     "pooling": _set(pooling="max"),
@@ -98,12 +108,9 @@ CHANGES = {
     "default prompt": _set(settings=PROMPTS),
     "combination": lambda encoder: encoder.combine_layers((1, 3)),
     "another combination": lambda encoder: encoder.combine_layers((0, 3)),
-    "attention": lambda encoder: encoder.pool_with(_seeded(LayerAttentionPooling, 16)),
     "concatenated": _set(pooling="concat"),
-    "maximum over layers": lambda encoder: encoder.pool_with(LayerPooling(16, layers=(1, 3))),
-    "other layers": lambda encoder: encoder.pool_with(LayerPooling(16, layers=(2, 3))),
-    "mean over layers": lambda encoder: encoder.pool_with(LayerPooling(16, layers=(1, 3), over="mean")),
-    "first tokens": lambda encoder: encoder.pool_with(LayerPooling(16, layers=(1, 3), tokens="cls")),
+    **{str(one): partial(_pooled, one) for one in ({}, {"layers": (1, 3)}, {"layers": (2, 3)})},
+    **{str(one): partial(_pooled, {"layers": (1, 3)} | one) for one in ({"over": "mean"}, {"tokens": "cls"})},
     "unit length": _set(tail=nn.Sequential(Normalize())),
     "dense": lambda encoder: setattr(encoder, "tail", _tail()),
     "norm": _set(tail=nn.Sequential(nn.LayerNorm(16))),
@@ -132,11 +139,6 @@ def test_whatever_changes_the_vectors_changes_the_digest(name, no_changes, tiny_
         digests.add(encoder_digest(encoder))
     assert same == no_changes
     assert len(digests) == len(CHANGES) + 1
-
-
-def _seeded(kind, *arguments, **options):
-    torch.manual_seed(0)
-    return kind(*arguments, **options)
 
 
 def _tail(**options):

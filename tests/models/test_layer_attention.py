@@ -109,7 +109,7 @@ def test_reloaded_here_and_by_sentence_transformers_without_this_package(tiny_fo
     check_reloaded(encoder, plain(tiny_folder(name), encoder.pooler), "layer-attention", tmp_path)
 
 
-@pytest.mark.parametrize(("name", "fused"), [("bert", 1), ("gpt2", 0), ("modernbert", 0)])
+@pytest.mark.parametrize(("name", "fused"), [("bert", 1), ("gpt2", 0)])
 def test_exported_with_the_pooling_inside_the_graph(tiny_folder, name, fused, tmp_path):
     save_encoder(truncate(load_encoder(tiny_folder(name)), 1), tmp_path / "cut")
     encoder = with_attention(tmp_path / "cut")

@@ -474,14 +474,15 @@ class Encoder(nn.Module):
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
     """Switch dropout off, then restore the mode."""
+    if not any(part.training for part in module.modules()):  # switching twice is slow
+        yield
+        return
     training = module.training
-    if training:
-        module.eval()
+    module.eval()
     try:
         yield
     finally:
-        if training:  # switching twice is slow
-            module.train()
+        module.train(training)
 
 
 def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
