@@ -411,8 +411,7 @@ def contrast(
     if settings.objective not in filling:
         refuse(f"--objective {' or '.join(filling)}", generator=generator)
     from truncate_kit.data.tables import read_texts
-    from truncate_kit.methods.contrast.model import layer_weights
-    from truncate_kit.methods.contrast.running import finetune_contrastive
+    from truncate_kit.methods.contrast.run import finetune_contrastive, layer_weights
     from truncate_kit.models.loading import load_encoder
     from truncate_kit.report.chart import write_figures
     from truncate_kit.report.view import view_of

@@ -15,7 +15,7 @@ from truncate_kit.data.pairs import PairSplits
 from truncate_kit.data.seen import seen_among
 from truncate_kit.data.triplets import raw_texts
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.methods.contrast.running import finetune_contrastive
+from truncate_kit.methods.contrast.run import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.methods.distill.distilling import distill
 from truncate_kit.methods.distill.settings import Budget, DistillSettings

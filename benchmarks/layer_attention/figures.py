@@ -29,8 +29,7 @@ from benchmarks.layer_attention.run import OBJECTIVE, settings_of, training_rows
 from truncate_kit.data.pairs import load_pairs
 from truncate_kit.data.suites import find_sts
 from truncate_kit.evaluation.graded import evaluate, score_sts
-from truncate_kit.methods.contrast.model import layer_weights
-from truncate_kit.methods.contrast.running import finetune_contrastive
+from truncate_kit.methods.contrast.run import finetune_contrastive, layer_weights
 from truncate_kit.methods.contrast.settings import ContrastiveSettings, LayerWeights
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder

@@ -22,7 +22,7 @@ from truncate_kit.core.results import Result
 from truncate_kit.data.pairs import load_pairs
 from truncate_kit.data.retrieval import RetrievalSet, read_retrieval
 from truncate_kit.evaluation.retrieval import score_retrieval
-from truncate_kit.methods.contrast.running import finetune_contrastive
+from truncate_kit.methods.contrast.run import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder

@@ -35,7 +35,7 @@ from truncate_kit.data.pairs import PairSet, PairSplits, load_pairs
 from truncate_kit.data.suites import find_sts
 from truncate_kit.data.triplets import TripletSet, load_triplets, raw_texts
 from truncate_kit.evaluation.graded import evaluate, score_sts
-from truncate_kit.methods.contrast.running import finetune_contrastive
+from truncate_kit.methods.contrast.run import finetune_contrastive
 from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveResult, ContrastiveSettings
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder

@@ -11,7 +11,7 @@ from tests.support.distributed import gradients
 from tests.support.families import WORDS
 from tests.support.pairs import make_pairs
 from truncate_kit.data.pairs import TextPair
-from truncate_kit.methods.contrast.model import poolable_encoder
+from truncate_kit.methods.contrast.run import poolable_encoder
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder

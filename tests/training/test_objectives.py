@@ -11,8 +11,7 @@ from tests.support.pairs import labelled_splits, word_splits
 from tests.support.training import SETTINGS
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.data.triplets import TripletSet, raw_texts
-from truncate_kit.methods.contrast.model import poolable_encoder
-from truncate_kit.methods.contrast.running import finetune_contrastive
+from truncate_kit.methods.contrast.run import finetune_contrastive, poolable_encoder
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings

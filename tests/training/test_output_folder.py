@@ -8,7 +8,7 @@ from tests.support.pairs import word_splits
 from truncate_kit.core.errors import FileProblemError, UsageError
 from truncate_kit.core.files import run_lock
 from truncate_kit.data.triplets import raw_texts
-from truncate_kit.methods.contrast.running import finetune_contrastive
+from truncate_kit.methods.contrast.run import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.methods.frozen.run import finetune_frozen
 from truncate_kit.methods.frozen.settings import FrozenSettings

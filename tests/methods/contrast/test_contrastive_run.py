@@ -15,8 +15,7 @@ from truncate_kit.data.pairs import PairSplits
 from truncate_kit.data.seen import pair_keys, seen_by
 from truncate_kit.data.triplets import TripletSet
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.methods.contrast.model import layer_weights, poolable_encoder
-from truncate_kit.methods.contrast.running import finetune_contrastive
+from truncate_kit.methods.contrast.run import finetune_contrastive, layer_weights, poolable_encoder
 from truncate_kit.methods.contrast.settings import POOLINGS, ContrastiveResult, ContrastiveSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder

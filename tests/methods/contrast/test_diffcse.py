@@ -14,8 +14,7 @@ from tests.support.pairs import make_pairs
 from truncate_kit.core.errors import ModelError, UsageError
 from truncate_kit.data.pairs import PairSplits
 from truncate_kit.data.triplets import raw_texts
-from truncate_kit.methods.contrast.model import DifferenceTexts, poolable_encoder
-from truncate_kit.methods.contrast.running import finetune_contrastive
+from truncate_kit.methods.contrast.run import DifferenceTexts, finetune_contrastive, poolable_encoder
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.loop import Group

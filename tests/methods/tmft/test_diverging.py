@@ -12,7 +12,7 @@ from truncate_kit.core.errors import DivergedError
 from truncate_kit.core.files import is_unfinished
 from truncate_kit.data.pairs import PairSplits
 from truncate_kit.data.triplets import raw_texts
-from truncate_kit.methods.contrast.running import finetune_contrastive
+from truncate_kit.methods.contrast.run import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.methods.frozen.run import finetune_frozen
 from truncate_kit.methods.frozen.settings import FrozenSettings
