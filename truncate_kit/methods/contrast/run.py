@@ -11,9 +11,6 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.core.errors import DataError, UsageError
-from truncate_kit.methods.contrast.settings import MEANS, ContrastiveSettings, LayerWeights
-from truncate_kit.methods.priors import Hidden, hidden_states_at, load_masked_head, masked_batch
 from truncate_kit.core.errors import DataError, DivergedError, UsageError
 from truncate_kit.core.files import local_path
 from truncate_kit.core.progress import Progress, ProgressOption, reporter
@@ -29,7 +26,7 @@ from truncate_kit.methods.contrast.settings import (
     ContrastiveSettings,
     LayerWeights,
 )
-from truncate_kit.methods.priors import HiddenWords, Masker, load_masked_head, masked_head_digest
+from truncate_kit.methods.priors import Hidden, hidden_states_at, load_masked_head, masked_batch, masked_head_digest
 from truncate_kit.models.encoder import Batch, Encoder, evaluating
 from truncate_kit.models.layer_pooling import LayerAttentionPooling, LayerPooling
 from truncate_kit.models.pipeline import Dense, Normalize, save_encoder
