@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
-from truncate_kit.core.errors import UsageError, counted
+from truncate_kit.core.errors import counted, known_name
 from truncate_kit.core.hardware import GRAPH_FILES, PRECISIONS, Precision, check_threads
 from truncate_kit.core.results import Amounts, Result
 from truncate_kit.core.settings import MACHINE, SEED, TEXTS, Bounds, check_settings, names, setting, whole_numbers
@@ -111,14 +111,12 @@ def select_backends(
         kernels = device.type in PRECISIONS[row.precision].preference
         return kernels and any((folder / GRAPH_FILES[row.precision]).is_file() for folder in folders)
 
-    if names is None or list(names) == ["all"]:
-        return tuple(row for row in sensible if names is not None or usual(row))
-    unknown = [name for name in names if name not in BACKENDS]
-    if unknown or not names:
-        raise UsageError(
-            f"There is no backend {', '.join(map(repr, unknown))}.",
-            hint=f'Use `backends=["all"]`, or some of: {", ".join(BACKENDS)}.',
-        )
+    if names is None:
+        return tuple(row for row in sensible if usual(row))
+    if list(names) == ["all"]:
+        return sensible
+    for name in names:
+        known_name("backend", name, ("all", *BACKENDS))
     return tuple(row for row in BACKENDS.values() if row.name in names)
 
 

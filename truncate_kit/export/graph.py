@@ -366,11 +366,12 @@ def _wide_nodes(model: Any) -> set[str]:
     nodes = list(model.graph)
     pooling = [node for node in nodes if node.op_type == "ReduceSum" and _is_float(node.inputs[0])]
     for node in nodes:
-        pooling += _readers(node) if node.op_type in _CHOOSING and _is_float(node.inputs[0]) else []
-    wide = {str(node.name) for node in nodes if node.op_type in _WIDE_OPERATORS} | _reached(pooling, _readers)
+        pooling += node.successors() if node.op_type in _CHOOSING and _is_float(node.inputs[0]) else []
+    wide = {str(node.name) for node in nodes if node.op_type in _WIDE_OPERATORS}
+    wide |= _reached(pooling, lambda node: node.successors())
     for node in nodes:
-        above = {str(maker.name) for maker in _makers(node)}
-        below = {str(reader.name) for reader in _readers(node)}
+        above = {str(maker.name) for maker in node.predecessors()}
+        below = {str(reader.name) for reader in node.successors()}
         if above & wide and below and below <= wide:  # between two, such as an epsilon before a root
             wide.add(str(node.name))
     return wide
@@ -390,19 +391,11 @@ def _reached(nodes: Sequence[Any], step: Callable[[Any], Sequence[Any]]) -> set[
     return names
 
 
-def _readers(node: Any) -> list[Any]:
-    return [reader for value in node.outputs for reader, _ in value.uses()]
-
-
-def _makers(node: Any) -> list[Any]:
-    return [maker for value in node.inputs if value is not None and (maker := value.producer()) is not None]
-
-
 def _score_nodes(model: Any) -> set[str]:
     """Name the nodes from the projections to each Softmax, included."""
 
     def scoring(node: Any) -> list[Any]:
-        makers = [maker for maker in _makers(node) if maker.op_type != "LayerNormalization"]
+        makers = [maker for maker in node.predecessors() if maker.op_type != "LayerNormalization"]
         return [maker for maker in makers if constant_weight(maker) is None]
 
     return _reached([node for node in model.graph if node.op_type == "Softmax"], scoring)
