@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -21,7 +20,7 @@ from truncate_kit.analysis.cka import (
 )
 from truncate_kit.analysis.drop import DropPrediction, predict_drop
 from truncate_kit.analysis.result import FEWEST_TEXTS, AnalysisSettings, LayerProfile, called
-from truncate_kit.core.errors import DataError, UsageError, counted, too_few_texts
+from truncate_kit.core.errors import DataError, UsageError, too_few_texts
 from truncate_kit.core.progress import Progress, ProgressOption, reporter
 from truncate_kit.core.settings import listed_texts
 from truncate_kit.core.vectors import FEWEST_COMPARED
@@ -362,8 +361,8 @@ def _prediction(models: Sequence[Encoder], measured: dict[str, Any], num_pairs: 
     """Predict the drop, without scores of few pairs: the sweeps behind a probability had hundreds."""
     if models[0].depth < 2:
         return None
-    spearman, few = measured["spearman"], num_pairs < FEWEST_COMPARED
-    predicted = predict_drop(
+    spearman = measured["spearman"] if num_pairs >= FEWEST_COMPARED else None
+    return predict_drop(
         measured["cka"].values,
         reference=called(models[1].name) if len(models) > 1 else None,
         low=measured["cka"].low,
@@ -371,9 +370,5 @@ def _prediction(models: Sequence[Encoder], measured: dict[str, Any], num_pairs: 
         effective_rank=measured["effective_rank"],
         anisotropy=measured["anisotropy"],
         block_influence=measured["block_influence"],
-        untrained_spearman=None if spearman is None or few else [value or 0.0 for value in spearman],
+        untrained_spearman=None if spearman is None else [value or 0.0 for value in spearman],
     )
-    if spearman is None or not few:
-        return predicted
-    ignored = f"; the scores of {counted(num_pairs, 'pair')} are too few to count here."
-    return replace(predicted, sentence=predicted.sentence.removesuffix(".") + ignored)

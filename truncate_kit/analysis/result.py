@@ -32,10 +32,7 @@ class AnalysisSettings:
     """
 
     estimator: Estimator = setting(
-        "debiased",
-        "CKA estimator: debiased, or biased as in the TMFT paper.",
-        LAYERS,
-        choices=get_args(Estimator),
+        "debiased", "CKA estimator: debiased, or biased as in the TMFT paper.", LAYERS, choices=get_args(Estimator)
     )
     kernel: Kernel = setting("linear", "CKA kernel: linear or rbf.", LAYERS, choices=get_args(Kernel))
     outliers: int = setting(3, bounds=_COUNT)

@@ -66,11 +66,7 @@ def cut_vocabulary(encoder: "Encoder", texts: Sequence[str]) -> tuple["Encoder",
 
 
 def cut(
-    encoder: "Encoder",
-    kept: int | Sequence[int] | None,
-    *,
-    out: Path,
-    texts: Sequence[str] | None = None,
+    encoder: "Encoder", kept: int | Sequence[int] | None, *, out: Path, texts: Sequence[str] | None = None
 ) -> CutResult:
     """Save `encoder` with fewer layers, blocks or word pieces as `out`/lean, with a card.
 

@@ -196,11 +196,7 @@ class TrainingSettings(Result):
         default=None,
     )
     learning_rate: float | None = setting(
-        None,
-        "Peak learning rate; by default 2e-5 at width 768, 5e-4 at 128.",
-        TRAINING,
-        bounds=RATE,
-        kind=float,
+        None, "Peak learning rate; by default 2e-5 at width 768, 5e-4 at 128.", TRAINING, bounds=RATE, kind=float
     )
     weight_decay: float = setting(0.01, bounds=SHARE)
     warmup: float = setting(0.1, bounds=SHARE)
