@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.families import WORDS
 from truncate_kit.methods.distill.learning import TaughtTexts, student_run
 from truncate_kit.methods.distill.settings import DistillSettings
 from truncate_kit.methods.distill.texts import RawTexts, store_texts
@@ -12,7 +13,6 @@ from truncate_kit.models.truncation import keep
 from truncate_kit.training.examples import Evaluator
 from truncate_kit.training.loop import Group
 
-WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
 TEXTS = [f"{one} {other} cat {third}" for one in WORDS for other in WORDS for third in ("", "mat")]
 
 

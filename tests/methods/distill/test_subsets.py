@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.families import WORDS
 from tests.support.pairs import word_splits
 from truncate_kit import find_aim
 from truncate_kit.core.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError, UsageError
@@ -21,12 +22,10 @@ from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import keep
 from truncate_kit.training.examples import PairEvaluator
 
-WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
-
 
 def evaluator_of(encoder, count=30):
     texts = [" ".join(WORDS[(place * step) % len(WORDS)] for step in range(2, 4 + place % 9)) for place in range(count)]
-    ids = encoder.token_ids([f"{text} {WORDS[place % 15]}" for place, text in enumerate(texts)])
+    ids = encoder.token_ids([f"{text} {WORDS[place % len(WORDS)]}" for place, text in enumerate(texts)])
     return AgreementEvaluator(ids, encoder.encode_ids(ids))
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.families import WORDS
 from truncate_kit.core.errors import DataError
 from truncate_kit.methods.distill import learning as teacher
 from truncate_kit.methods.distill.learning import fastest, rows_of, teacher_vectors
@@ -14,7 +15,6 @@ from truncate_kit.methods.distill.texts import RawTexts, TextStore, store_texts
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 
-WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
 TEXTS = [f"{one} {other} {third}" for one in WORDS for other in WORDS for third in ("", "mat")]
 QUERIES = [f"{one} sat on {other}" for one in WORDS for other in WORDS[:4]]
 
@@ -51,8 +51,9 @@ def test_sentences_of_evaluation_sets_are_left_out_and_counted(encoder, tmp_path
 
 def test_queries_come_first_with_their_own_prompt(encoder, tmp_path):
     encoder.settings = {"prompts": {"query": "a red cat ", "passage": "a tree "}, "default_prompt_name": "query"}
-    store = store_texts(encoder, RawTexts(texts=TEXTS, queries=QUERIES), tmp_path / "texts")
-    assert store.counts["num_queries"] == len(QUERIES)
+    store = store_texts(encoder, RawTexts(texts=iter(TEXTS), queries=QUERIES), tmp_path / "texts", limit=150)
+    assert texts_of(store) == [*QUERIES, *TEXTS[:150]]  # the limit is of texts, and all queries are read
+    assert (store.counts["num_queries"], store.counts["num_texts"]) == (len(QUERIES), 150 + len(QUERIES))
     assert store.ids(0) == encoder.token_ids([f"a red cat {QUERIES[0]}"], prompt=False)[0]
     assert store.ids(len(QUERIES)) == encoder.token_ids([f"a tree {TEXTS[0]}"], prompt=False)[0]
 
@@ -70,12 +71,6 @@ def test_too_few_texts_are_refused(encoder, tmp_path, raw, limit, said):
     with pytest.raises(DataError, match=said):
         store_texts(encoder, RawTexts(**raw), tmp_path / "distillation/few", limit=limit)
     assert not (tmp_path / "distillation").exists()
-
-
-def test_a_limit_is_of_texts_and_all_queries_are_read(encoder, tmp_path):
-    store = store_texts(encoder, RawTexts(texts=iter(TEXTS), queries=QUERIES), tmp_path / "texts", limit=150)
-    assert texts_of(store) == [*QUERIES, *TEXTS[:150]]
-    assert (store.counts["num_queries"], store.counts["num_texts"]) == (len(QUERIES), 150 + len(QUERIES))
 
 
 def test_texts_beyond_the_models_length_are_counted(encoder, tmp_path):
