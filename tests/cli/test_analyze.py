@@ -154,7 +154,7 @@ def test_options_of_the_comparison(run, tiny_folder, pairs_file):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--estimator", "unbiased"), "--estimator 'unbiased' is not known"),
+        (("--estimator", "unbiased"), "There is no --estimator 'unbiased'"),
         (("--pooling", "sum"), "no pooling 'sum'"),
         (("--max-texts", "2"), "--max-texts 2 is out of range"),
         (("--reference", "./nowhere"), "no model folder"),

@@ -147,7 +147,7 @@ def test_names_that_are_nothing(models, files, capfd, tmp_path):
     for slip in ("mini-bret", "mini-electra", "minibert"):
         with pytest.raises(ModelError) as caught:
             load_encoder(slip)
-        assert "bundled miniatures are called mini-bert, mini-electra-discriminator," in caught.value.hint
+        assert "bundled mini-bert, mini-electra-discriminator," in caught.value.hint
 
 
 def test_a_layer_that_cannot_be_held(models, files, capfd, tmp_path):

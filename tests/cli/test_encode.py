@@ -70,7 +70,7 @@ def test_json_and_options(workspace, capsys):
     [
         (("texts.txt", "--column", "body"), "no column 'body'"),
         (("blank.txt",), "line 2: the line is empty"),
-        (("texts.txt", "--precision", "int4"), "'int4' is not known"),
+        (("texts.txt", "--precision", "int4"), "There is no --precision 'int4'"),
         (("texts.txt", "--dimensions", "17"), "have 16"),
         (("texts.txt", "--out", "vectors.csv"), "does not end in .npy"),
         (("texts.txt", "--out", "taken.npy"), "is there already"),
@@ -115,7 +115,7 @@ def test_evaluate_scores_vectors_as_they_would_be_stored(workspace, capsys):
     assert found["int8"]["Pearson"] == pytest.approx(found["whole"]["Pearson"], abs=1)
     assert found["binary"]["Pearson"] != pytest.approx(found["whole"]["Pearson"], abs=0.01)
     code, _, err = run(capsys, *arguments, "--vectors", "float8")
-    assert (code, "'float8' is not known" in err) == (1, True)
+    assert (code, "'float8'" in err) == (1, True)
     assert "bytes per vector" in " ".join(run(capsys, *arguments[:-1], "--vectors", "int8")[1].split())
 
 

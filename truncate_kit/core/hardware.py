@@ -45,11 +45,7 @@ def instructions() -> frozenset[str]:
 
     TRUNCATE_KIT_INSTRUCTIONS (separated by commas) replaces them, for tests.
     """
-    return _instructions(os.environ.get(INSTRUCTIONS))
-
-
-@cache
-def _instructions(override: str | None) -> frozenset[str]:
+    override = os.environ.get(INSTRUCTIONS)
     if override is not None:
         return frozenset(override.replace(",", " ").split())
     fields = _cpuinfo()

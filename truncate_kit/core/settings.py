@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any
 
-from truncate_kit.core.errors import UsageError
+from truncate_kit.core.errors import UsageError, known_name
 
 DATA, LAYERS, TRAINING, MACHINE, RESULTS = "Data", "Layers", "Training", "Machine", "Results"
 
@@ -93,9 +93,7 @@ def check_settings(settings: Any) -> None:
         if bounds:
             several = tuple(check_number(field.name, one, bounds) for one in several)
         for one in several if choices else ():
-            if one not in choices:
-                hint = f"Use one of: {', '.join(choices)}."
-                raise UsageError(f"`{field.name}` {shown(one)} is not known.", hint=hint)
+            known_name(f"`{field.name}`", one, choices)
         object.__setattr__(settings, field.name, several if is_list else several[0])
 
 
