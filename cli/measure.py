@@ -13,7 +13,7 @@ from truncate_kit.core.files import local_path
 from truncate_kit.core.settings import blocks_named
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.core.workspace import Source, read_origin
-from truncate_kit.evaluation import SUITES
+from truncate_kit.evaluation.suites import SUITES
 
 from . import options
 from .console import note, progress_bar, say, show
@@ -160,7 +160,8 @@ def evaluate(
         refuse("your own pairs or queries", split=split, dimensions=dimensions, vectors=vectors != "float32")
     tasks = _mteb_tasks(mteb) if mteb else []
 
-    from truncate_kit.evaluation import SuiteRun, measured_digest, run_suite
+    from truncate_kit.evaluation import SuiteRun, measured_digest
+    from truncate_kit.evaluation.suites import run_suite
     from truncate_kit.export.record import graph_sentence  # slow: after all checks
     from truncate_kit.export.runtime import OnnxEncoder
 

@@ -162,5 +162,5 @@ def test_what_does_not_fit_is_said(capfd, tiny_folder, folder, lean, tmp_path):
     assert "no dev.tsv" in fails(capfd, "evaluate", model, "--data", folder, "--split", "dev", *here)
     assert "no dev.tsv" in fails(capfd, "compare", model, lean, "--data", folder, "--split", "dev")
     (tmp_path / "empty").mkdir()
-    assert "0 data files" in fails(capfd, "compare", model, lean, "--data", tmp_path / "empty")
+    assert "is no retrieval folder" in fails(capfd, "compare", model, lean, "--data", tmp_path / "empty")
     assert "does not exist" in fails(capfd, "compare", model, lean, "--data", tmp_path / "nowhere")

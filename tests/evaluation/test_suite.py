@@ -11,7 +11,8 @@ import pytest
 from tests.support.commands import fails, run_both
 from tests.support.made_results import write_run
 from truncate_kit.core.workspace import Workspace
-from truncate_kit.evaluation import SUITES, Score, SuiteReport, means_of
+from truncate_kit.evaluation import Score, SuiteReport, means_of
+from truncate_kit.evaluation.suites import SUITES
 from truncate_kit.report.page import suite_reports
 from truncate_kit.report.view import view_of
 from truncate_kit_cli import measure  # noqa: F401  # before a test changes its suites

@@ -3,9 +3,10 @@
 import hashlib
 import math
 import re
+from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -480,11 +481,11 @@ def split_pairs(pairs: PairSet, seed: int = 0, fractions: Sequence[float] = FRAC
     def draw(texts: frozenset[str]) -> bytes:  # not `random`: other rows must not move a pair
         return hashlib.sha256("\n".join([str(seed), *sorted(texts)]).encode()).digest()
 
-    ends = [round(len(pairs) * sum(fractions[: index + 1])) for index in range(3)]
+    ends = [round(len(pairs) * end) for end in accumulate(fractions)]
     rows: dict[str, list[int]] = {name: [] for name in SPLIT_NAMES}
     placed = 0
     for texts in sorted(groups, key=draw):
-        rows[SPLIT_NAMES[next(index for index in range(3) if placed < ends[index])]] += groups[texts]
+        rows[SPLIT_NAMES[bisect_right(ends, placed)]] += groups[texts]
         placed += len(groups[texts])
     sets: dict[str, Any] = {}
     for name, fraction in zip(SPLIT_NAMES, fractions, strict=True):

@@ -1,8 +1,7 @@
-"""Evaluation suites: their options, input and report. Importing this imports no torch."""
+"""Input and report of every evaluation suite; `suites` lists them. Importing this imports no torch."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Self
@@ -101,18 +100,3 @@ class SuiteRun:
     work: Path | None = None
     note: Callable[[str], None] = lambda text: None
     progress: Progress = silent
-
-
-SUITES: dict[str, tuple[str, tuple[str, ...]]] = {
-    "sts": ("graded:run_sts", ("seen",)),
-    "transfer": ("transfer:run_transfer", ("fractions", "quick", "head")),
-    "retrieval": ("retrieval:run_retrieval", ("corpus",)),
-}
-"""Function, `module:name` of this folder, and options of each suite of `evaluate --suite`."""
-
-
-def run_suite(name: str, run: SuiteRun) -> SuiteReport:
-    """Score the model; imports the suite's module."""
-    module, _, function = SUITES[name][0].partition(":")
-    report: SuiteReport = getattr(import_module(f"{__package__}.{module}"), function)(run)
-    return report

@@ -325,7 +325,7 @@ def score_transfer(
         few = ", ".join(f"{name} leaves {rows} rows to train on" for name, rows in most.items())
         raise DataError(f"{few}.", hint=f"Take more rows, or a larger share: at least {FEWEST_ROWS} are needed.")
     if settings.head and (pooler is None or not isinstance(encoder, Encoder)):
-        raise ModelError(f"{model} comes without a pooler head.", hint="Leave out `head`.")
+        raise ModelError(f"{model} has no trained pooler head.", hint="Leave out `head`.")
     rows, notes, subsets = list[Score](), list[str](), 0
     for data in sets:
         task = prepare_task(encoder, data, settings, progress, pooler)
@@ -338,6 +338,8 @@ def score_transfer(
     if subsets:
         number = f"{subsets:,} subsets of up to {settings.max_layers} layers"
         notes.append(f"Layers were chosen inside the training part, among {number}.")
+    if settings.head:
+        notes.append("Means of layers go through the model's trained pooler.")
     if settings.max_rows is not None:
         notes.append(f"At most {settings.max_rows:,} rows of each set were used: not comparable with other runs.")
     how = f"accuracy × 100 of logistic regression, {settings.splits} splits, tested on {settings.test_share:.0%}"

@@ -30,7 +30,8 @@ from truncate_kit.core.workspace import (
     miniature_path,
     read_origin,
 )
-from truncate_kit.evaluation import SUITES, SuiteReport, measured_digest
+from truncate_kit.evaluation import SuiteReport, measured_digest
+from truncate_kit.evaluation.suites import SUITES
 from truncate_kit.export.record import ExportReport, read_exports
 from truncate_kit.methods.bert_lc.settings import CombinationReport
 from truncate_kit.methods.contrast.settings import ContrastiveResult
