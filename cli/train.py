@@ -163,7 +163,8 @@ def finetune(
         refuse("--retrieval or a retrieval folder", search_metric=search_metric)
     with joined(machine.device) as (group, here):
         RUN.quiet |= not group.leads
-        source = workspace.starting_model(model, pooling, max_length, or_miniature=pairs.data is None)
+        named = (pairs.data, retrieval, teacher, priors.prior_words, priors.prior_texts)
+        source = workspace.starting_model(model, pooling, max_length, or_miniature=not any(named))
         splits, searched, data_source = _labelled(workspace, row, pairs, retrieval, search_metric)
         usual = TrainingSettings() if splits.shares is None else word_training()
         trained = replace(usual, objective=row.name, **training)

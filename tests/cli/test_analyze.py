@@ -149,22 +149,3 @@ def test_options_of_the_comparison(run, tiny_folder, pairs_file):
     )
     shorter = _json(run, *arguments, "--max-length", 4)
     assert shorter["block_influence"] != usual["block_influence"]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("--estimator", "unbiased"), "There is no --estimator 'unbiased'"),
-        (("--pooling", "sum"), "no pooling 'sum'"),
-        (("--max-texts", "2"), "--max-texts 2 is out of range"),
-        (("--reference", "./nowhere"), "no model folder"),
-    ],
-)
-def test_what_is_wrong_is_said_in_one_line_with_a_hint(arguments, message, run, tmp_path, tiny_folder, pairs_file):
-    code, out, err = run(tiny_folder("bert"), "--data", pairs_file, *arguments)
-    assert code == 1
-    assert out == ""
-    assert message in err
-    assert "Hint: " in err
-    assert "Traceback" not in err
-    assert not (tmp_path / "exported").exists()

@@ -5,13 +5,25 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file, save_file
 
-from tests.support.commands import fails
+from tests.support.commands import fails, refused
+from tests.support.pairs import word_triplets
+from tests.support.retrieval import retrieval_folder
 from truncate_kit.core.errors import ModelError
 from truncate_kit.models.loading import load_encoder
 
 PAIRS = "sentence1,sentence2,score\n" + "".join(f"the cat {n},a dog {n},{n % 6}\n" for n in range(30))
+
+
+FOLDERS = {
+    "folder/notes.md": "no data",
+    "data/sts13/test.csv": PAIRS,
+    "data/mr.csv": "text,label\n" + "".join(f"a cat {n},{n % 2}\n" for n in range(42)),
+    "odd/mr.csv": "x,label\na cat,1\n",
+    "words/simlex999.csv": "word1,word2,score\n" + "".join(f"cat,dog,{n}\n" for n in range(9)),
+}
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +31,7 @@ def models(tiny_folder, tmp_path_factory) -> dict[str, Path]:
     """Models that are damaged in one way each."""
     home = tmp_path_factory.mktemp("models")
     good = tiny_folder("bert")
-    made = {"good": good, "deberta": tiny_folder("deberta-v2")}
+    made = {"good": good}
 
     def damaged(name: str) -> Path:
         made[name] = Path(shutil.copytree(good, home / name))
@@ -49,8 +61,8 @@ def models(tiny_folder, tmp_path_factory) -> dict[str, Path]:
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory) -> dict[str, Path]:
-    """Data files that are wrong in one way each."""
+def files(tmp_path_factory, tiny_folder, models) -> dict[str, Path]:
+    """Data files that are wrong in one way each, and what commands that are refused name."""
     home = tmp_path_factory.mktemp("files")
     contents = {
         "good.csv": PAIRS,
@@ -64,16 +76,25 @@ def files(tmp_path_factory) -> dict[str, Path]:
         "same.csv": "sentence1,sentence2,score\n" + "a,b,3\n" * 20,
         "line.jsonl": '{"sentence1": "a", "sentence2": "b", "score": 1}\n{"sentence1": "a"\n',
         "data.xyz": PAIRS,
+        "one.csv": "sentence1,sentence2,score\na cat,a dog,1\n",
+        "five.csv": "".join(PAIRS.splitlines(keepends=True)[:6]),
+        "triplets.csv": "anchor,positive,negative\n" + "".join(",".join(row) + "\n" for row in word_triplets().rows),
+        "raw.txt": "".join(f"the cat {n} and a dog\n" for n in range(200)),
+        **{"few.txt": "a cat\na dog\n", "gap.txt": "a\n\nb\n", "blank.txt": "\n\n", "taken.npy": "something"},
     }
     for name, text in contents.items():
         (home / name).write_text(text)
     (home / "latin.csv").write_bytes(PAIRS.replace("cat 3", "café 3").encode("latin-1"))
-    (home / "folder").mkdir()
-    (home / "folder" / "notes.md").write_text("no data")
+    for name, text in FOLDERS.items():
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).write_text(text)
+    retrieval_folder(home / "search")
+    for name, model in (("m", "bert"), ("deberta", "deberta-v2"), ("gpt2", "gpt2"), ("electra", "electra")):
+        (home / name).symlink_to(tiny_folder(model))
+    (home / "onnx").symlink_to(models["onnx"])
     return {path.name: path for path in home.iterdir()}
 
 
-EVALUATE, FINETUNE, ANALYZE, EXPORT, BENCH = "evaluate", "finetune", "analyze", "export", "bench"
 MODELS = [
     # what is wrong, what the line must name
     ("no config", "config.json"),
@@ -101,87 +122,172 @@ DATA = [
     ("latin.csv", "latin.csv"),
     ("folder", "folder"),
 ]
-OPTIONS = [
-    ((FINETUNE, "--layer", "three"), "'three'"),
-    ((FINETUNE, "--pick", "best"), "'best'"),
-    ((FINETUNE, "--within", "1"), "The --pick rule best-dev has no --within"),
-    ((FINETUNE, "--layer", "1", "--strategy", "probe"), "--strategy goes with"),
-    ((FINETUNE, "--seeds", "0"), "seeds"),
-    ((FINETUNE, "--learning-rate", "0"), "--learning-rate 0.0 is out of range"),
-    ((FINETUNE, "--objective", "guess"), "'guess'"),
-    ((FINETUNE, "--objective", "paraphrase"), "both labels 0 and 1"),
-    ((FINETUNE, "--objective", "entailment"), "where the label can be found"),
-    ((FINETUNE, "--pooling", "average"), "'average'"),
-    ((FINETUNE, "--max-length", "4000"), "4000"),
-    ((FINETUNE, "--columns", "a,b"), "three different columns"),
-    ((FINETUNE, "--scale", "five"), "'five'"),
-    ((FINETUNE, "--device", "toaster"), "'toaster'"),
-]
+REFUSED = """
+finetune m --data good.csv --layer three | 'three'
+finetune m --data good.csv --pick best | 'best'
+finetune m --data good.csv --within 1 | The --pick rule best-dev has no --within
+finetune m --data good.csv --layer 1 --strategy probe | --strategy goes with
+finetune m --data good.csv --seeds 0 | seeds
+finetune m --data good.csv --learning-rate 0 | --learning-rate 0.0 is out of range
+finetune m --data good.csv --objective guess | 'guess'
+finetune m --data good.csv --objective paraphrase | both labels 0 and 1
+finetune m --data good.csv --objective entailment | where the label can be found
+finetune m --data good.csv --pooling average | 'average'
+finetune m --data good.csv --max-length 4000 | 4000
+finetune m --data good.csv --columns a,b | three different columns
+finetune m --data good.csv --scale five | 'five'
+finetune m --data good.csv --device toaster | 'toaster'
+finetune deberta --data good.csv --layer 0 | deberta-v2
+finetune m --data good.csv --teacher m --teacher-weight 0 | --teacher-weight 0.0 is out of range
+finetune m --data good.csv --teacher-weight nan | Add --teacher.
+finetune m --data good.csv --teacher nowhere | nowhere
+finetune m --data good.csv --prior-layer 1 | --prior-layer goes with --prior-texts only
+finetune m --data good.csv --prior-words . | holds no word similarity set
+finetune m --data good.csv --prior-texts raw.txt --prior-layer 9 | Layer 9 does not exist
+finetune m --data good.csv --prior-texts raw.txt --prior-layer 2 --layer 3 | Layer 3 does not exist
+finetune m --data good.csv --prior-texts raw.txt --objective paraphrase | both labels 0 and 1
+finetune m --data good.csv --prior-texts raw.txt --retrieval search | 19 judged queries: too few
+finetune m --data good.csv --search-metric mrr | --search-metric goes with --retrieval or a retrieval folder only
+finetune m --data search --objective cosine | The objective cosine learns from pairs with scores, not from
+finetune m --data search --retrieval search | --retrieval goes with graded pairs only.
+finetune m --data search --columns a,b,c | --columns goes with graded pairs only.
+finetune m --data search | 19 judged queries: too few to learn from
+distill m | There are no texts to learn from.
+distill m --texts few.txt | Only 2 distinct texts
+distill m --texts raw.txt --blocks 2 --within 1 | two budgets
+distill m --texts raw.txt --blocks 9 | No lean model has 9 blocks
+distill m --texts raw.txt --layer 2 --blocks 2,3 | Block 3 lies behind layer 2
+distill m --texts raw.txt --megabytes 0.001 | takes 0.0 megabytes
+distill m --texts raw.txt --query-weight -1 | --query-weight -1.0 is out of range
+distill m --texts raw.txt --query-weight 7 | --query-weight weighs queries
+distill m --texts raw.txt --layer high | no layer 'high'
+distill m --texts blank.txt --blocks 1 | blank.txt is empty
+contrast m --data good.csv --objective in-batch | has nothing to learn from
+contrast m --data good.csv --objective in-batch --texts raw.txt | learn from raw text only
+contrast m --data good.csv --objective dropout --triplets x.csv | learn from pairs only
+contrast m --data good.csv --objective dropout --texts raw.txt --triplet-columns x,y | --triplet-columns goes with
+contrast m --data good.csv --objective in-batch --layer 9 --triplets triplets.csv | Layer 9 does not exist
+contrast m --data good.csv --remove-pooler --pooling mean --no-mlp | no pooler that could be removed
+contrast m --data good.csv --remove-pooler --pooling mean-attention | use --pooling layer-attention with --attend both
+contrast m --data good.csv --pooling cls-attention --attend mean | --attend goes with --pooling layer-attention only
+contrast m --data good.csv --objective in-batch --sentences raw.txt --remove-pooler | --sentences goes with kept
+contrast m --data good.csv --triplets triplets.csv --triplet-columns anchor | two or three are needed
+contrast m --data good.csv --objective in-batch --triplets odd/mr.csv | Call the columns anchor, positive
+contrast m --data good.csv --objective in-batch --hard-negative-weight 1 | Leave --hard-negative-weight out
+contrast m --data good.csv --objective in-batch --masked-share 0.2 | does not go with --masked-share 0.2.
+contrast m --data good.csv --objective triplet | Use one of: in-batch, dropout, diffcse, hard-negatives
+contrast m --data good.csv --objective dropout --generator mini-bert | goes with --objective diffcse only
+contrast m --data good.csv --objective dropout --dropout 0 | both copies of a text are the same
+contrast m --data good.csv --objective diffcse --epochs 1 | has no head that fills in hidden words
+contrast mini-bert --data good.csv --objective dropout --texts raw.txt | Use --dropout 0.1
+freeze gpt2 --data good.csv --steps autoencoder | no raw sentences
+freeze gpt2 --data good.csv --steps mlp | 'mlp'
+freeze gpt2 --data good.csv --score tanh | 'tanh'
+freeze gpt2 --data good.csv --steps siamese --texts raw.txt | --texts goes with the step autoencoder only
+freeze --data good.csv | No model is named
+freeze gpt2 --data one.csv | too few pairs (1)
+freeze gpt2 --data columns.csv | Columns found
+combine m --data good.csv --over median | mean, max
+combine m --data good.csv --search all | auto, exact, beam
+combine m --data good.csv --search exact --beam-width 8 | --beam-width goes with a beam search only
+combine m --data good.csv --over max --beam-width 8 | --beam-width goes with a beam search only
+combine m --data good.csv --layers-up-to 0 | out of range
+combine m --data good.csv --over max --head | mean over layers
+combine electra --data good.csv --head | no trained pooler head
+combine m --data good.csv --split dev | has no split 'dev'
+combine m --data five.csv | 5 pairs: too few
+analyze m --data good.csv --estimator unbiased | 'unbiased'
+analyze m --data good.csv --pooling sum | no pooling 'sum'
+analyze m --data good.csv --max-texts 2 | --max-texts 2 is out of range
+analyze m --data good.csv --reference ./nowhere | no model folder
+analyze m --texts raw.txt --columns a,b,c | --columns goes with --data only
+analyze m --texts blank.txt | blank.txt is empty
+analyze m --data search --scale 0,5 | --scale goes with graded pairs
+evaluate ./nowhere --data good.csv | nowhere
+evaluate owner/nothing --data good.csv | owner/nothing
+evaluate good.csv --data good.csv | is a file
+evaluate m --data missing.csv | missing.csv
+evaluate onnx --data good.csv --runtime onnx | model.onnx
+evaluate m --data good.csv --runtime onnx | model.onnx
+evaluate m --data search --columns a,b,c | --columns goes with graded pairs
+evaluate m --data search --split dev | no dev.tsv
+evaluate m --data words --columns a,b,c | words holds no splits
+evaluate m --suite glue --data data | 'glue'
+evaluate m --suite sts | needs its data
+evaluate m --suite sts --data data/sts13 | none of the sets
+evaluate m --suite sts --data data --split dev | --split goes with your own pairs or queries only
+evaluate m --suite transfer --data data --seen x.csv | --seen
+evaluate m --suite transfer --data data --fractions half | 'half'
+evaluate m --suite transfer --data data --fractions 0.05 | MR leaves 2 rows to train on
+evaluate m --suite transfer --data odd | Call the column of texts text
+evaluate m --suite retrieval --data data/mr.csv | Call the columns query and relevant.
+evaluate m --corpus more.txt | --corpus goes with --suite retrieval only
+evaluate m --against full | --against goes with --mteb only
+evaluate m --mteb STS12 --suite sts | --suite goes with your own sets only
+evaluate m --mteb STS12 --data good.csv | --data goes with your own sets only
+evaluate m --mteb STS12 --split dev | --split goes with your own pairs or queries only
+evaluate m --mteb STS12 --vectors int8 | --vectors goes with your own pairs or queries only
+encode raw.txt --model m --column body | no column 'body'
+encode gap.txt --model m | line 2: the line is empty
+encode raw.txt --model m --precision int4 | 'int4'
+encode raw.txt --model m --dimensions 17 | have 16
+encode raw.txt --model m --out vectors.csv | does not end in .npy
+encode raw.txt --model m --out taken.npy | is there already
+export | Add --onnx
+export m --onnx --precision int4 | no export precision 'int4'
+export m --onnx --target tpu | no export target 'tpu'
+export m --onnx --precision fp16 --target cpu | converted back and forth
+export m --onnx --precision int8 --target cuda | no kernels
+export m --onnx --budget 1 | --budget goes with --precision int8 only
+export m --onnx --data search --scale 0,5 | --scale goes with graded pairs
+bench | there is no lean model
+bench ./nowhere | nowhere
+bench --layer 2 | --layer goes with --random-weights only
+bench mini-bert --random-weights mini-bert | --random-weights stands for both models
+bench --random-weights mini-bert --layer 20 | Layer 20 does not exist
+bench mini-bert --batch-sizes many --data nowhere.csv | --batch-sizes 'many'
+bench mini-bert --lengths 16,900 | A length of 900 tokens does not fit
+bench mini-bert --backends tensorrt | There is no backend 'tensorrt'
+bench --random-weights m/config.json --blocks 1 --layer 1 | both say
+"""
 
 
 @pytest.mark.parametrize(("model", "named"), MODELS, ids=[name for name, _ in MODELS])
 def test_models(model, named, models, files, capfd):
-    assert named in fails(capfd, EVALUATE, models[model], "--data", files["good.csv"], "--scale", "0,5")
+    assert named in fails(capfd, "evaluate", models[model], "--data", files["good.csv"], "--scale", "0,5")
 
 
 @pytest.mark.parametrize(("data", "named"), DATA, ids=[name for name, _ in DATA])
 def test_data(data, named, models, files, capfd):
-    assert named in fails(capfd, EVALUATE, models["good"], "--data", files[data], "--scale", "0,5")
+    assert named in fails(capfd, "evaluate", models["good"], "--data", files[data], "--scale", "0,5")
 
 
-@pytest.mark.parametrize(("arguments", "named"), OPTIONS, ids=[" ".join(words) for words, _ in OPTIONS])
-def test_options(arguments, named, models, files, capfd, tmp_path):
-    command, *options = arguments
-    message = fails(
-        capfd, command, models["good"], "--data", files["good.csv"], "--workspace", tmp_path / "out", *options
-    )
-    assert named in message
+@pytest.mark.parametrize("line", REFUSED.strip().splitlines())
+def test_what_is_refused(line, models, files, capfd, tmp_path, monkeypatch):
+    monkeypatch.chdir(files["good.csv"].parent)
+    typed, _, named = line.partition(" | ")
+    assert named in fails(capfd, *typed.split(), "--workspace", tmp_path / "out")
     assert not list((tmp_path / "out").glob("**/*.json"))
+    assert Path("taken.npy").read_text() == "something"
 
 
-def test_names_that_are_nothing(models, files, capfd, tmp_path):
-    assert "nowhere" in fails(capfd, EVALUATE, "./nowhere", "--data", files["good.csv"])
-    assert "owner/nothing" in fails(capfd, EVALUATE, "owner/nothing", "--data", files["good.csv"])
-    assert "is a file" in fails(capfd, EVALUATE, files["good.csv"], "--data", files["good.csv"])
-    assert "missing.csv" in fails(capfd, EVALUATE, models["good"], "--data", tmp_path / "missing.csv")
+def test_a_slip_in_the_name_of_a_miniature_is_answered_with_their_names():
     for slip in ("mini-bret", "mini-electra", "minibert"):
         with pytest.raises(ModelError) as caught:
             load_encoder(slip)
         assert "bundled mini-bert, mini-electra-discriminator," in caught.value.hint
 
 
-def test_a_layer_that_cannot_be_held(models, files, capfd, tmp_path):
-    message = fails(
-        capfd, FINETUNE, models["deberta"], "--layer", "0", "--data", files["good.csv"], "--workspace", tmp_path
-    )
-    assert "deberta-v2" in message
-
-
-def test_a_graph_that_is_none(models, files, capfd):
-    arguments = ("--data", files["good.csv"], "--runtime", "onnx")
-    assert "model.onnx" in fails(capfd, EVALUATE, models["onnx"], *arguments)
-    assert "model.onnx" in fails(capfd, EVALUATE, models["good"], *arguments)
-
-
 def test_a_folder_that_cannot_be_written(models, files, capfd, tmp_path):
     (tmp_path / "file").write_text("in the way")
-    for command in (ANALYZE, FINETUNE):
-        message = fails(
-            capfd, command, models["good"], "--data", files["good.csv"], "--workspace", tmp_path / "file" / "out"
-        )
-        assert "Cannot write" in message
+    for command in ("analyze", "finetune"):
+        asked = (command, models["good"], "--data", files["good.csv"], "--workspace", tmp_path / "file" / "out")
+        assert "Cannot write" in fails(capfd, *asked)
     assert (tmp_path / "file").read_text() == "in the way"
 
 
-def test_a_file_without_texts(models, capfd, tmp_path):
-    (tmp_path / "blank.txt").write_text("\n\n")
-    for command, *options in ((ANALYZE,), ("distill", "--blocks", "1")):
-        said = fails(
-            capfd, command, models["good"], "--texts", tmp_path / "blank.txt", "--workspace", tmp_path, *options
-        )
-        assert "blank.txt is empty" in said
-
-
-def test_bench_of_what_is_not_there(capfd, tmp_path):
-    assert "nowhere" in fails(capfd, BENCH, "./nowhere", "--workspace", tmp_path)
-    assert "CUDA" in fails(capfd, BENCH, "--device", "cuda", "--workspace", tmp_path)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
+def test_cuda_asked_for_and_not_active_is_exit_code_1(capfd, tmp_path):
+    assert "CUDA was asked for but is not active" in refused(
+        capfd, "bench", "mini-bert", "--device", "cuda", "--workspace", tmp_path
+    )

@@ -5,7 +5,6 @@ from functools import partial
 
 import matplotlib.image
 import pytest
-import torch
 
 from truncate_kit.bench.result import BenchReport
 from truncate_kit.models.loading import load_encoder
@@ -90,32 +89,3 @@ def test_random_weights_need_a_configuration_only(run, tiny_folder, tmp_path, pa
     assert [row.score for row in report.contestants] == [None, None]
     assert "peak MB" not in out
     assert not (tmp_path / "exported" / "bench.png").exists()
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without CUDA")
-def test_cuda_asked_for_and_not_active_is_exit_code_1(run, workspace):
-    code, out, err = run("--device", "cuda")
-    assert (code, out) == (1, "")
-    assert err.startswith("Error: CUDA was asked for but is not active")
-    assert "Hint: " in err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ([], "there is no lean model exported/lean"),
-        (["--layer", "2"], "--layer goes with --random-weights only"),
-        (["mini-bert", "--random-weights", "mini-bert"], "--random-weights stands for both models"),
-        (["--random-weights", "mini-bert", "--layer", "20"], "Layer 20 does not exist"),
-        (["mini-bert", "--batch-sizes", "many", "--data", "nowhere.csv"], "--batch-sizes 'many'"),
-        (["mini-bert", "--lengths", "16,900"], "A length of 900 tokens does not fit"),
-        (["mini-bert", "--backends", "tensorrt"], "There is no backend 'tensorrt'"),
-    ],
-)
-def test_bad_input_is_one_line_and_a_hint(run, arguments, message, tmp_path):
-    code, out, err = run(*arguments)
-    assert (code, out) == (1, "")
-    assert message in err
-    assert "Hint: " in err
-    assert "Traceback" not in err
-    assert not (tmp_path / "exported" / "bench.json").exists()

@@ -7,7 +7,7 @@ import pytest
 import torch
 from sentence_transformers import SentenceTransformer
 
-from tests.support.commands import fails, refused, run, run_both
+from tests.support.commands import fails, run, run_both
 from tests.support.pairs import sentence_pairs
 from truncate_kit.data.pairs import load_pairs
 from truncate_kit.methods.bert_lc.combine import combined_encoder, divide
@@ -110,22 +110,3 @@ def test_what_no_folder_can_hold_is_reported_and_not_saved(tiny_folder, tmp_path
     assert "A modernbert model cannot be stored at layer 0" in problem
     assert CombinationReport.read(out / "combination/combination.json").chosen == (0,)
     assert not (out / "combined").exists()
-
-
-def test_bad_values_are_one_sentence_and_a_hint(tiny_folder, pairs_file, tmp_path, capsys):
-    start = ["combine", tiny_folder("bert"), "--data", pairs_file, "--workspace", tmp_path / "out"]
-    assert "mean, max" in refused(capsys, *start, "--over", "median")
-    assert "auto, exact, beam" in refused(capsys, *start, "--search", "all")
-    for exact in (("--search", "exact"), ("--over", "max")):
-        assert "--beam-width goes with a beam search only" in refused(capsys, *start, *exact, "--beam-width", 8)
-    assert "out of range" in refused(capsys, *start, "--layers-up-to", "0")
-    assert "mean over layers" in refused(capsys, *start, "--over", "max", "--head")
-    assert "no trained pooler head" in refused(
-        capsys, "combine", tiny_folder("electra"), "--head", "--data", pairs_file, "--workspace", tmp_path / "out"
-    )
-    assert "has no split 'dev'" in refused(capsys, *start, "--split", "dev")
-    few = tmp_path / "few.csv"
-    few.write_text("\n".join(pairs_file.read_text().splitlines()[:6]) + "\n")
-    assert "5 pairs: too few" in refused(
-        capsys, "combine", tiny_folder("bert"), "--data", few, "--workspace", tmp_path / "out"
-    )

@@ -92,27 +92,6 @@ def test_json_and_again(texts, tiny_folder, capfd):
     assert "selection score" not in shown  # the sizes need --verbose
 
 
-@pytest.mark.parametrize(
-    ("options", "said", "hint"),
-    [
-        ((), "There are no texts to learn from.", "--texts FILE"),
-        (("--texts", "few.txt"), "Only 2 distinct texts", "tens of thousands"),
-        (("--texts", "texts.txt", "--blocks", "2", "--within", "1"), "two budgets", "Leave out --within or --blocks"),
-        (("--texts", "texts.txt", "--blocks", "9"), "No lean model has 9 blocks", "--blocks from 1 to 2"),
-        (("--texts", "texts.txt", "--layer", "2", "--blocks", "2,3"), "Block 3 lies behind layer 2", "up to 2"),
-        (("--texts", "texts.txt", "--megabytes", "0.001"), "takes 0.0 megabytes", "--onnx --precision int8"),
-        (("--texts", "texts.txt", "--query-weight", "-1"), "--query-weight -1.0 is out of range", "from 0"),
-        (("--texts", "texts.txt", "--exclude", "nothing.csv", "--layer", "high"), "no layer 'high'", "auto"),
-    ],
-)
-def test_what_it_refuses(texts, tiny_folder, capfd, options, said, hint):
-    (texts.parent / "few.txt").write_text("a cat\na dog\n")
-    problem = refused(capfd, "distill", tiny_folder("bert"), *options)
-    assert said in problem
-    assert hint in problem
-    assert not (texts.parent / "exported").exists()
-
-
 def test_a_retrieval_folder_chooses_by_half_of_its_queries_and_reports_the_other(texts, tiny_folder, capfd):
     folder = texts.parent / "beir"
     (folder / "qrels").mkdir(parents=True)

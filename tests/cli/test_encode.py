@@ -65,30 +65,6 @@ def test_json_and_options(workspace, capsys):
     assert np.load("v.npy").shape == (2, 4)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        (("texts.txt", "--column", "body"), "no column 'body'"),
-        (("blank.txt",), "line 2: the line is empty"),
-        (("texts.txt", "--precision", "int4"), "There is no --precision 'int4'"),
-        (("texts.txt", "--dimensions", "17"), "have 16"),
-        (("texts.txt", "--out", "vectors.csv"), "does not end in .npy"),
-        (("texts.txt", "--out", "taken.npy"), "is there already"),
-    ],
-)
-def test_what_is_wrong_is_said_in_one_line(workspace, capsys, arguments, named):
-    (workspace / "table.csv").write_text("id,text\n1,a cat\n")
-    (workspace / "blank.txt").write_text("a\n\nb\n")
-    (workspace / "taken.npy").write_bytes(b"something")
-    code, out, err = run(capsys, "encode", *arguments)
-    assert (code, out) == (1, "")
-    problem, hint = err.strip().splitlines()[-2:]
-    assert problem.startswith("Error: ")
-    assert named in problem
-    assert hint.startswith("Hint: ")
-    assert (workspace / "taken.npy").read_bytes() == b"something"
-
-
 def test_what_is_wrong_with_standard_input_names_no_file(workspace, capsys, monkeypatch):
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"a cat\n\nthe dog\n"), encoding="utf-8"))
     code, _, err = run(capsys, "encode", "-")

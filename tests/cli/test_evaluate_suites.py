@@ -108,31 +108,3 @@ def test_transfer_writes_table_and_curve(run, home, tiny_folder):
     assert "trained pooler" in beside.read_text()
     code, _, err = run("evaluate", tiny_folder("electra"), *command[2:], "--head")
     assert (code, "has no trained pooler head" in err, "--head" in err) == (1, True, True)
-
-
-@pytest.mark.parametrize(
-    ("options", "named"),
-    [
-        (("--suite", "glue", "--data", "data"), "'glue'"),
-        (("--suite", "sts"), "needs its data"),
-        (("--suite", "sts", "--data", "data/sts13"), "none of the sets"),
-        (("--suite", "transfer", "--data", "data", "--seen", "x.csv"), "--seen"),
-        (("--suite", "transfer", "--data", "data", "--fractions", "half"), "'half'"),
-        (("--suite", "transfer", "--data", "data", "--fractions", "0.05"), "MR leaves 2 rows to train on"),
-        (("--suite", "retrieval", "--data", "data/mr.csv"), "Call the columns query and relevant."),
-        (("--suite", "transfer", "--data", "odd"), "Call the column of texts text"),
-        (("--suite", "sts", "--data", "data", "--split", "dev"), "--split goes with your own pairs or queries only"),
-        (("--corpus", "more.txt"), "--corpus goes with --suite retrieval only"),
-    ],
-    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
-)
-def test_what_makes_no_sense_is_one_line_and_a_hint(options, named, run, home, tiny_folder):
-    (home / "odd").mkdir()
-    (home / "odd/mr.csv").write_text("x,label\na cat,1\n")
-    code, out, err = run("evaluate", tiny_folder("bert"), *options)
-    assert (code, out) == (1, "")
-    error, hint = err.strip().splitlines()[-2:]
-    assert error.startswith("Error: ")
-    assert named in f"{error} {hint}"
-    assert hint.startswith("Hint: ")
-    assert not (home / "exported").exists()

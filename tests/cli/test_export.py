@@ -81,10 +81,6 @@ def test_export_does_not_replace_a_model_that_something_else_left(workspace, tin
     assert {path: path.read_bytes() for path in (workspace / "lean").glob("*.*")} == before
 
 
-def test_a_format_has_to_be_named(tmp_path, capsys):
-    assert "Add --onnx" in refused(capsys, "export", "--workspace", tmp_path / "out")
-
-
 def test_evaluate_chooses_split_columns_and_scale(tiny_folder, tmp_path, capsys):
     folder = tmp_path / "splits"
     folder.mkdir()

@@ -70,20 +70,6 @@ def test_int8_beside_fp32_from_one_file_of_pairs(out, tmp_path, capsys):
     assert "onnx-fp16" not in sizes
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--precision", "int4"], "no export precision 'int4'"),
-        (["--target", "tpu"], "no export target 'tpu'"),
-        (["--precision", "fp16", "--target", "cpu"], "converted back and forth"),
-        (["--precision", "int8", "--target", "cuda"], "no kernels"),
-        (["--budget", "1"], "--budget goes with --precision int8 only"),
-    ],
-)
-def test_wishes_without_sense(arguments, said, tmp_path, capsys):
-    assert said in refused(capsys, "export", "--onnx", *arguments, "--workspace", tmp_path / "out")
-
-
 def test_int8_without_pairs_to_choose_on(out, tmp_path, capsys):
     data = tmp_path / "splits"
     data.mkdir()

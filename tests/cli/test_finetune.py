@@ -92,13 +92,6 @@ def test_a_teacher_beside_the_labels(run, tiny_folder, single_file):
     assert result["before"] == f"Beside the labels: the vectors of {teacher}, weight 0.5."
     assert result["before"] in (lean / "README.md").read_text().replace("\\", "")
     assert encoder_digest(load_encoder(lean)) != plain
-    for options, said in (
-        (("--teacher", teacher, "--teacher-weight", 0), "--teacher-weight 0.0 is out of range"),
-        (("--teacher-weight", "nan"), "Add --teacher."),
-        (("--teacher", "nowhere"), "nowhere"),
-    ):
-        code, out, err = run(*asked, *options)
-        assert (code, out, said in err) == (1, "", True)
 
 
 def labelled_file(path, column, labels, repeats=2):
@@ -181,33 +174,9 @@ def test_priors_are_said_and_change_the_model(run, tiny_folder, single_file, mon
     assert "masked words of pairs.csv at layer 2, but for the full model" in card
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--prior-layer", 1), "--prior-layer goes with --prior-texts only"),
-        (("--prior-words", "."), "holds no word similarity set"),
-        (("--prior-texts", "pairs.csv", "--prior-layer", 9), "Layer 9 does not exist"),
-        (("--prior-texts", "pairs.csv", "--prior-layer", 2, "--layer", 3), "Layer 3 does not exist"),
-        (("--prior-texts", "pairs.csv", "--objective", "paraphrase"), "does not hold both labels 0 and 1"),
-        (("--prior-texts", "pairs.csv", "--retrieval", "search"), "19 judged queries: too few"),
-    ],
-)
-def test_bad_priors_are_one_line_and_a_hint(run, tiny_folder, single_file, options, message):
-    retrieval_folder(single_file.parent / "search")
-    code, _, err = run("finetune", tiny_folder("bert"), "--data", single_file, *FAST, *options)
-    assert code == 1
-    assert message in err
-    assert "Traceback" not in err
-    assert not (single_file.parent / "exported/lean").exists()
-    assert not list(single_file.parent.glob("exported/adapted/*/model"))  # said before any adaptation
-
-
 def test_a_retrieval_folder_chooses(run, single_file, tiny_folder, tmp_path, monkeypatch):
     folder = retrieval_folder(tmp_path / "search")
     command = ("finetune", tiny_folder("bert"), "--data", single_file, "--retrieval", folder, *FAST)
-    code, _, err = run(*command)
-    assert code == 1
-    assert "19 judged queries: too few" in err
     monkeypatch.setattr(queries, "FEWEST_QUERIES", 9)
     code, out, err = run(*command)
     assert code == 0, err
@@ -215,8 +184,6 @@ def test_a_retrieval_folder_chooses(run, single_file, tiny_folder, tmp_path, mon
     code, out, err = run(*command, "--search-metric", "mrr")
     assert code == 0, err
     assert "MRR@10 of half the queries" in out
-    code, _, err = run("finetune", tiny_folder("bert"), "--data", single_file, "--search-metric", "mrr", *FAST)
-    assert (code, "--search-metric goes with --retrieval or a retrieval folder only" in err) == (1, True)
 
 
 def test_queries_of_a_retrieval_folder_teach_choose_and_report(run, tiny_folder, tmp_path):
@@ -238,21 +205,3 @@ def test_queries_of_a_retrieval_folder_teach_choose_and_report(run, tiny_folder,
     assert "search/test" in page
     code, out, err = run("export", "--onnx")  # takes up the folder, as after distill
     assert code == 0, err
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--objective", "cosine"), "The objective cosine learns from pairs with scores, not from"),
-        (("--retrieval", "search"), "--retrieval goes with graded pairs only."),
-        (("--columns", "a,b,c"), "--columns goes with graded pairs only."),
-        ((), "19 judged queries: too few to learn from"),
-    ],
-)
-def test_what_does_not_go_with_a_retrieval_folder_is_one_line_and_a_hint(run, tiny_folder, tmp_path, options, message):
-    retrieval_folder(tmp_path / "search")
-    code, _, err = run("finetune", tiny_folder("bert"), "--data", "search", *FAST, *options)
-    assert code == 1
-    assert message in " ".join(err.split())
-    assert "Hint: " in err
-    assert not (tmp_path / "exported/lean").exists()

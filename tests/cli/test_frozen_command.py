@@ -87,19 +87,6 @@ def test_what_takes_codes_for_search_is_said_and_what_would_train_them_otherwise
     assert "is a frozen model with heads" in said
 
 
-def test_bad_inputs_are_one_sentence_and_a_hint(capsys, tiny_folder, folder, tmp_path):
-    start = ("freeze", tiny_folder("gpt2"), "--data", folder / "pairs.csv")
-    assert "no raw sentences" in refused(capsys, *start, "--steps", "autoencoder")
-    assert "'mlp'" in refused(capsys, *start, "--steps", "mlp")
-    assert "'tanh'" in refused(capsys, *start, "--score", "tanh")
-    said = refused(capsys, *start, "--steps", "siamese", "--texts", folder / "raw.txt")
-    assert "--texts goes with the step autoencoder only" in said
-    assert "No model is named" in refused(capsys, "freeze", "--data", folder / "pairs.csv")
-    one = tmp_path / "one.csv"
-    one.write_text("sentence1,sentence2,score\na cat,a dog,1\n")
-    start = ("freeze", tiny_folder("gpt2"), "--data")
-    assert "too few pairs (1)" in refused(capsys, *start, one)
-    one.write_text("sentence1,sentence2\na cat,a dog\n")
-    assert "Columns found" in refused(capsys, *start, one)
+def test_a_model_without_blocks_is_refused(capsys, tiny_folder, folder, tmp_path):
     bare = save_encoder(truncate(load_encoder(tiny_folder("bert")), 0), tmp_path / "bare")
     assert "has no blocks" in refused(capsys, "freeze", bare, "--data", folder / "pairs.csv", "--steps", "cosine")

@@ -74,7 +74,6 @@ def test_analyze_scores_every_layer(capfd, tiny_folder, folder, tmp_path):
     out, err = run_both(capfd, *command)
     assert "nDCG@10" in out
     assert "/tiny/test." in err
-    assert "--scale goes with graded pairs" in fails(capfd, *command, "--scale", "0,5")
 
 
 def test_a_graph_is_checked_and_quantized_by_cosines_of_the_model_itself(capfd, tiny_folder, folder, tmp_path):
@@ -93,7 +92,6 @@ def test_a_graph_is_checked_and_quantized_by_cosines_of_the_model_itself(capfd, 
         for pair in split.pairs:
             cosine = vectors[place[pair.first]] @ vectors[place[pair.second]]
             assert pair.target == pytest.approx(float(cosine), abs=1e-5)
-    assert "--scale goes with graded pairs" in fails(capfd, *command, "--scale", "0,5")
 
 
 def test_bench_and_its_page_score_by_queries(capfd, tiny_folder, folder, tmp_path, drawn):
@@ -124,7 +122,6 @@ def test_bench_and_its_page_score_by_queries(capfd, tiny_folder, folder, tmp_pat
     page = Path(write_page(home).page).read_text(encoding="utf-8")
     assert "nDCG@10 × 100" in page
     assert "Spearman" not in page
-    assert "--scale goes with graded pairs" in fails(capfd, *command, "--scale", "0,5")
 
 
 def test_the_next_command_takes_the_last_queries_until_pairs_come(capfd, tiny_folder, folder, tmp_path):
@@ -155,11 +152,7 @@ def test_the_next_command_takes_the_last_queries_until_pairs_come(capfd, tiny_fo
 
 
 def test_what_does_not_fit_is_said(capfd, tiny_folder, folder, lean, tmp_path):
-    model, here = tiny_folder("bert"), ("--workspace", tmp_path)
-    assert "--columns goes with graded pairs" in fails(
-        capfd, "evaluate", model, "--data", folder, "--columns", "a,b,c", *here
-    )
-    assert "no dev.tsv" in fails(capfd, "evaluate", model, "--data", folder, "--split", "dev", *here)
+    model = tiny_folder("bert")
     assert "no dev.tsv" in fails(capfd, "compare", model, lean, "--data", folder, "--split", "dev")
     (tmp_path / "empty").mkdir()
     assert "is no retrieval folder" in fails(capfd, "compare", model, lean, "--data", tmp_path / "empty")

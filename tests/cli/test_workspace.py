@@ -29,27 +29,6 @@ def files(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("command", "ignored"),
-    [
-        (("analyze", "MODEL", "--texts", "texts.txt", "--columns", "a,b,c"), "--columns goes with --data only"),
-        (("distill", "MODEL", "--texts", "texts.txt", "--query-weight", "7"), "--query-weight weighs queries"),
-        (
-            ("contrast", "MODEL", "--objective", "dropout", "--texts", "texts.txt", "--triplet-columns", "x,y"),
-            "--triplet-columns goes with --triplets only",
-        ),
-        (("evaluate", "MODEL", "--data", "words", "--columns", "a,b,c"), "have columns and scales of their own"),
-    ],
-)
-def test_an_option_that_would_be_ignored_is_refused(run, tmp_path, tiny_folder, command, ignored):
-    (tmp_path / "words").mkdir()
-    (tmp_path / "words/simlex999.csv").write_text("word1,word2,score\n" + "".join(f"cat,dog,{n}\n" for n in range(9)))
-    code, out, err = run(*(str(tiny_folder("bert")) if part == "MODEL" else part for part in command))
-    assert (code, out) == (1, "")
-    assert ignored in err
-    assert "Hint: " in err
-
-
-@pytest.mark.parametrize(
     "command",
     [("encode", "texts.txt"), ("export", "--onnx"), ("bench",), ("bench", "--quick"), ("evaluate",)],
     ids=lambda command: " ".join(command),

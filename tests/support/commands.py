@@ -63,8 +63,8 @@ def refused(capture: Capture, *arguments: object) -> str:
 
 
 def fails(capture: Capture, *arguments: object) -> str:
-    """The message of a command that fails, after checking that one line names the problem and one the hint."""
-    return _problem(capture, *arguments)[0]
+    """Message and hint of a command that fails, after checking that one line names the problem and one the hint."""
+    return "\n".join(_problem(capture, *arguments))
 
 
 def _problem(capture: Capture, *arguments: object) -> tuple[str, str]:
