@@ -193,7 +193,7 @@ combine m --data good.csv --search exact --beam-width 8 | --beam-width goes with
 combine m --data good.csv --over max --beam-width 8 | --beam-width goes with a beam search only
 combine m --data good.csv --layers-up-to 0 | out of range
 combine m --data good.csv --over max --head | mean over layers
-combine electra --data good.csv --head | no trained pooler head
+combine electra --data good.csv --head | without a pooler head
 combine m --data good.csv --split dev | has no split 'dev'
 combine m --data five.csv | 5 pairs: too few
 analyze m --data good.csv --estimator unbiased | 'unbiased'
