@@ -68,17 +68,14 @@ def view_study_result(result: StudyResult) -> View:
 def write_tables(result: StudyResult, folder: Path) -> None:
     """Write scores, best layers, CKA, and a page of all tables. Raises `FileProblemError`."""
     front = {id(row) for task in result.tasks() for row in pareto_front(result.of(None, task))}
-    scores = []
-    for row in result.rows:
-        named = {"model": row.model, "task": row.task, "metric": row.metric, "depth": row.depth}
-        scores.append(named | _figures(row) | {"seeds": len(row.scores.seeds), "on_front": id(row) in front})
+    scores = [_cells(row) | {"on_front": id(row) in front} for row in result.rows]
     best = []
     for line in (line for task in result.tasks() for line in summaries(result, task)):
-        row = line.best_dev
-        cells: dict[str, object] = {"model": row.model, "task": row.task, "metric": row.metric}
-        cells |= {f"best_dev_{column}": value for column, value in _figures(line.best_dev).items()}
-        last = {} if line.last is None else _figures(line.last)
-        cells |= {f"last_{column}": last.get(column) for column in _figures(line.best_dev)}
+        first = _cells(line.best_dev)
+        cells = {name: first.pop(name) for name in ("model", "task", "metric")}
+        last = {} if line.last is None else _cells(line.last)
+        cells |= {f"best_dev_{name}": value for name, value in first.items()}
+        cells |= {f"last_{name}": last.get(name) for name in first}
         best.append(cells | {"drop": line.drop, "drops": line.drops})
     _write_csv(folder / SCORES, scores, 2)
     _write_csv(folder / BEST, best, 2)
@@ -87,11 +84,10 @@ def write_tables(result: StudyResult, folder: Path) -> None:
     write_text(folder / PAGE, page(result))
 
 
-def _figures(row: StudyRow) -> dict[str, object]:
-    scores = row.scores
-    values = {"layer": scores.layer, "parameters": scores.parameters, "paper_parameters": row.paper_parameters}
-    values |= {f"{name}{end}": getattr(scores, f"{name}{end}") for name in _MEASURES for end in ("", "_std")}
-    return values | {f"published_{name}": getattr(row, f"published_{name}") for name in _MEASURES}
+def _cells(row: StudyRow) -> dict[str, Any]:
+    values: dict[str, Any] = row.to_dict() | row.scores.to_dict() | {"seeds": len(row.scores.seeds)}
+    del values["scores"]
+    return values
 
 
 def _write_csv(path: Path, rows: Sequence[dict[str, object]], digits: int) -> None:

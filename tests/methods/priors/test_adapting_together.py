@@ -1,16 +1,18 @@
 """Masked words in two processes: what one process with the same batches does."""
 
-import json
+from types import SimpleNamespace
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from tests.support.adapting import TEXTS, gradients_and_adaptation
-from tests.support.distributed import assert_same, in_two_processes, tiny_without_dropout
+from tests.support.distributed import assert_same, free_port, in_two_processes, tiny_without_dropout
+from truncate_kit.core.errors import UsageError
 from truncate_kit.core.results import read_records
 from truncate_kit.methods.priors import AdaptationResult
 from truncate_kit.training.loop import ALONE
+from truncate_kit_cli.train import check_shared
 
 _WORKER = """
 from pathlib import Path
@@ -24,6 +26,18 @@ with joined() as (group, device):
     assert group.size == 2 and group.collect(losses) == [losses, losses]
     again, _ = gradients_and_adaptation({folder!r}, out / "adapted", group)  # read from the folder by both
     assert all((again[name] == found[name]).all() for name in found)
+"""
+
+
+_COMMANDS = """
+import os
+from truncate_kit_cli.app import main
+for arguments, port in zip({commands}, {ports}):
+    os.environ["MASTER_PORT"] = str(port)
+    try:
+        main(arguments)
+    except SystemExit as end:
+        assert not end.code, end.code
 """
 
 
@@ -67,22 +81,20 @@ def test_commands_share_the_adaptation_and_one_goes_on(tiny_folder, tmp_path):
     )
     finetune = ["finetune", tiny_folder("bert"), "--layer", "1", "--seeds", "1", "--epochs", "1"]
     finetune += ["--data", tmp_path / "pairs.csv", "--prior-texts", tmp_path / "raw.txt", "--prior-epochs", "1"]
-    for command in (finetune, ["study", tmp_path / "study.toml"]):
-        out = tmp_path / str(command[0])
-        arguments = [str(part) for part in (*command, "--workspace", out, "--json")]
-        code = f"from truncate_kit_cli.app import main; main({arguments!r})"
-        (first, out_of_first, said), (second, out_of_second, _) = in_two_processes(code)
-        assert (first, second) == (0, 0), said
-        assert json.loads(out_of_first)
-        assert out_of_second == ""
-        found = kept_adaptation(next(out.glob("**/adapted")))
-        assert found.processes == 2
+    commands = [
+        [str(part) for part in (*command, "--workspace", tmp_path / str(command[0]), "--json")]
+        for command in (finetune, ["study", tmp_path / "study.toml"])
+    ]
+    (first, out_of_first, said), (second, out_of_second, _) = in_two_processes(
+        _COMMANDS.format(commands=commands, ports=[free_port(), free_port()])
+    )
+    assert (first, second) == (0, 0), said
+    assert out_of_first.count('"format": ') == 2
+    assert out_of_second == ""
+    for command in ("finetune", "study"):
+        assert kept_adaptation(next((tmp_path / command).glob("**/adapted"))).processes == 2
 
 
-def test_processes_without_anything_to_share_are_refused(tiny_folder, tmp_path):
-    arguments = ["finetune", str(tiny_folder("bert")), "--layer", "1", "--workspace", str(tmp_path / "out")]
-    code = f"from truncate_kit_cli.app import main; main({arguments!r})"
-    for ended, _, errors in in_two_processes(code):
-        assert ended == 1
-        assert "nothing to adapt to that these 2 processes could share" in errors
-        assert "Traceback" not in errors
+def test_processes_without_anything_to_share_are_refused():
+    with pytest.raises(UsageError, match="nothing to adapt to that these 2 processes could share"):
+        check_shared(SimpleNamespace(size=2), has_texts=False)

@@ -67,9 +67,12 @@ def test_a_figure_stands_beside_the_same_metric_and_pooling_only(tiny_folder, tm
     assert {row.published_test_pearson for row in result.rows} == {None}
 
 
-def test_a_file_or_folder_without_figures_is_said(tmp_path):
+def test_a_file_or_folder_without_finite_figures_is_said(tmp_path):
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
-    for path in (tmp_path, tmp_path / "other.csv", tmp_path / "none.csv"):
+    (tmp_path / "nan.csv").write_text(
+        "name,setting,dataset,layer,split,metric,mean\nbert,plain,sts,3,test,spearman,nan\n"
+    )
+    for path in (tmp_path, tmp_path / "other.csv", tmp_path / "none.csv", tmp_path / "nan.csv"):
         with pytest.raises(DataError, match="no published figures"):
             read_published(str(path))
 
@@ -109,10 +112,3 @@ def test_a_name_of_the_study_may_be_the_published_one(tmp_path):
     for model, task in (("name", "name"), ("published", "name"), ("name", "published")):
         study = study_of(tmp_path, f'{model} = "BERT-base"', f'{task} = "stsb/en"')
         check_published(study, read_published(study.published))
-
-
-def test_a_figure_that_is_not_finite_is_said(tmp_path):
-    file = tmp_path / "figures.csv"
-    file.write_text("name,setting,dataset,layer,split,metric,mean\nbert,plain,sts,3,test,spearman,nan\n")
-    with pytest.raises(DataError, match="not finite"):
-        read_published(str(file))

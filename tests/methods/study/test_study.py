@@ -267,20 +267,21 @@ def test_the_front_holds_what_nothing_smaller_beats():
 
 
 @pytest.mark.parametrize(
-    ("last", "deviation", "drops"), [(58.0, 0.1, True), (58.5, 0.1, False), (58.0, 1.5, False), (61.0, 0.1, False)]
+    ("last", "deviation", "seeds", "drops"),
+    [
+        (58.0, 0.1, (0, 1), True),
+        (58.5, 0.1, (0, 1), False),
+        (58.0, 1.5, (0, 1), False),
+        (61.0, 0.1, (0, 1), False),
+        (40.0, None, (0,), False),
+    ],
 )
-def test_a_drop_is_two_points_and_two_standard_errors(last, deviation, drops):
+def test_a_drop_is_two_points_and_two_standard_errors_of_several_seeds(last, deviation, seeds, drops):
     rows = (scored(1, 1, 60.0, deviation), scored(2, 2, 59.0, deviation), scored(3, 3, last, deviation))
+    rows = tuple(replace(row, scores=replace(row.scores, seeds=seeds)) for row in rows)
     ((_, _, drop, is_drop),) = summaries(StudyResult(rows=rows, seconds=0.0), "t")
     assert drop == pytest.approx(60.0 - last)
     assert is_drop == drops
-
-
-def test_of_one_seed_no_drop_is_said():
-    rows = [scored(layer, layer, test, 0.0) for layer, test in ((1, 70.0), (2, 50.0))]
-    rows = [replace(row, scores=replace(row.scores, seeds=(0,), test_std=None), depth=2) for row in rows]
-    (summary,) = summaries(StudyResult(rows=tuple(rows), seconds=0.0), "t")
-    assert summary[2:] == (20.0, False)
 
 
 def test_a_study_without_the_last_layer_has_its_tables(tmp_path):
