@@ -205,7 +205,7 @@ analyze m --texts blank.txt | blank.txt is empty
 analyze m --data search --scale 0,5 | --scale goes with graded pairs
 evaluate ./nowhere --data good.csv | nowhere
 evaluate owner/nothing --data good.csv | owner/nothing
-evaluate good.csv --data good.csv | is a file
+evaluate good.csv --data good.csv | There is no model folder
 evaluate m --data missing.csv | missing.csv
 evaluate onnx --data good.csv --runtime onnx | model.onnx
 evaluate m --data good.csv --runtime onnx | model.onnx

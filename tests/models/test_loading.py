@@ -193,8 +193,8 @@ def test_a_folder_that_cannot_be_used(folder, problem):
 
 def test_names_that_lead_nowhere(tmp_path):
     (tmp_path / "file").write_text("")
-    for name, message in ((tmp_path / "file", "is a file"), ("./nowhere", "no model folder"), ("a/b/c", "no model")):
-        with pytest.raises(ModelError, match=message):
+    for name in (tmp_path / "file", "./nowhere", "a/b/c"):
+        with pytest.raises(ModelError, match="no model folder"):
             load_encoder(name)
 
 

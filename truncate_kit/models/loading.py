@@ -205,10 +205,10 @@ def load_backbone(
     folder: Path, config: PretrainedConfig, *, attention: str | None = None, keep_pooler: bool = False
 ) -> PreTrainedModel:
     """Load the base model in float32. Raises `ModelError`."""
-    _check_size(folder, config)
     pooler = family_of(config).pooler
     try:
         with quiet_transformers():
+            _check_size(folder, config)
             backbone, report = AutoModel.from_pretrained(
                 folder,
                 config=config,
@@ -218,6 +218,8 @@ def load_backbone(
                 trust_remote_code=False,
                 **({"attn_implementation": attention} if attention else {}),
             )
+    except ModelError:
+        raise
     except Exception as error:  # each architecture checks in its own way
         raise unreadable(folder, error) from error
     headless = {key for key in report["missing_keys"] if key.startswith(f"{pooler}.")}
@@ -256,13 +258,8 @@ def _check_size(folder: Path, config: PretrainedConfig) -> None:
             f"{folder} has no model.safetensors and no pytorch_model.bin, whole or in parts.",
             hint="Download or save the model in one of these formats.",
         )
-    try:
-        with quiet_transformers(), torch.device("meta"):
-            described = sum(weight.numel() for weight in AutoModel.from_config(copy.deepcopy(config)).parameters())
-    except Exception as error:  # each layer fails in its own way
-        raise ModelError(
-            f"No model can be built from {folder / 'config.json'}: {first_line(error)}.", hint="Check its sizes."
-        ) from error
+    with torch.device("meta"):
+        described = sum(weight.numel() for weight in AutoModel.from_config(copy.deepcopy(config)).parameters())
     if described > stored:
         raise ModelError(
             f"{folder / 'config.json'} describes {described:,} weights, but the files of weights beside it have "
@@ -274,15 +271,13 @@ def _check_size(folder: Path, config: PretrainedConfig) -> None:
 def resolve(name: str | Path) -> Path:
     """Return a model's local folder: path, bundled miniature, or hub name (downloaded). Raises `ModelError`."""
     text, path = str(name), local_path(name)
-    if is_there(path):
-        if not path.is_dir():
-            raise ModelError(f"{path} is a file, not a model folder.", hint="Give the folder that holds config.json.")
-        return path
-    bundled = miniature_path(text)
-    if bundled is not None:
+    if not is_there(path) and (bundled := miniature_path(text)) is not None:
         return bundled
-    if text.startswith((".", "/", "~")) or text.count("/") > 1:
-        raise ModelError(f"There is no model folder {path}.", hint="Check the path; hub names look like owner/name.")
+    if is_there(path) or text.startswith((".", "/", "~")) or text.count("/") > 1:
+        if not path.is_dir():
+            hint = "Give the folder that holds config.json; hub names look like owner/name."
+            raise ModelError(f"There is no model folder {path}.", hint=hint)
+        return path
     return _download(text)
 
 

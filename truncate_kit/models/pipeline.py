@@ -181,7 +181,6 @@ class Pipeline:
     """The settings and modules around a transformer."""
 
     transformer: Path
-    folders: list[Path] = field(default_factory=list)  # of all modules
     pooling: PoolingMode | None = None
     tail: list[nn.Module] = field(default_factory=list)
     max_length: int | None = None
@@ -203,7 +202,6 @@ def read_pipeline(folder: Path) -> Pipeline:
     check_links(folder, folder)
     listing, pipeline = folder / "modules.json", Pipeline(transformer=folder)
     if not listing.exists():
-        pipeline.folders.append(folder)
         return pipeline
     try:
         path = folder / "config_sentence_transformers.json"
@@ -214,7 +212,6 @@ def read_pipeline(folder: Path) -> Pipeline:
         for module in read_json(listing):
             place = folder / module["path"]
             check_links(folder, place)
-            pipeline.folders.append(place)
             _read_module(pipeline, module["type"], place)
     except ModelError:
         raise
