@@ -75,11 +75,6 @@ class Objective:
         others = (row.own for row in OBJECTIVES.values())
         return setting not in self.without and (setting in self.own or not any(setting in own for own in others))
 
-    @property
-    def is_graded(self) -> bool:
-        """Return whether graded similarity is learned, so that a drop of the last layers can be predicted."""
-        return self.method == "tmft" and self.data == "scores"
-
     def check_targets(self, data: "PairSplits", *, scored: bool = True) -> None:
         """Check that all splits' targets suit this objective; scored: pairs, not queries, choose and report.
 
@@ -101,7 +96,7 @@ class Objective:
                     f"{pairs.name} does not hold both labels 0 and 1 and no other scores, as {self.name} needs.",
                     hint='Name the labels: `columns=("first", "second", "label")`; or use `objective="cosine"`.',
                 )
-        if self.is_graded and scored:  # would fail after the first trial
+        if self.data == "scores" and scored:  # would fail after the first trial
             for name, pairs in splits_for(data, seed=0).items():
                 if name != "train":
                     pairs.check_ranked()
@@ -234,8 +229,7 @@ def default_learning_rate(width: int) -> float:
     Measured for last layers from 64 to 384 (benchmarks/pick).
     """
     narrow = math.log(BASE_WIDTH / min(BASE_WIDTH, max(NARROW_WIDTH, width))) / math.log(BASE_WIDTH / NARROW_WIDTH)
-    rate: float = BASE_RATE * (NARROW_RATE / BASE_RATE) ** narrow
-    return rate
+    return float(BASE_RATE * (NARROW_RATE / BASE_RATE) ** narrow)
 
 
 def scaled_learning_rate(width: int) -> float:
@@ -308,20 +302,9 @@ class Trial(BaseTrial):
 
     def first(self, epochs: int) -> "Trial":
         """Return this trial as it was after `epochs` epochs."""
-        scores = self.dev_scores[:epochs]
-        return replace(
-            self,
-            steps=self.steps // self.epochs * epochs,
-            dev_scores=scores,
-            best_epoch=scores.index(max(scores)) + 1,
-            dev=max(scores),
-            dev_pearson=None,
-            test=None,
-            test_pearson=None,
-            seconds=self.seconds * epochs / self.epochs,
-            stopped_after=epochs,
-            dev_draws=(),
-        )
+        scores, steps = self.dev_scores[:epochs], self.steps // self.epochs * epochs
+        found = trial_scores(scores, (max(scores), None), None, self.seconds * epochs / self.epochs)
+        return replace(self, steps=steps, stopped_after=epochs, dev_draws=(), **found)
 
 
 def check_diverged(diverged: Sequence[tuple[str, DivergedError]]) -> None:

@@ -36,7 +36,7 @@ from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.store import origin_of, output_folder
 from truncate_kit.training.loop import isolated
-from truncate_kit.training.settings import OBJECTIVES, TrainingSettings, Trial, trial_name
+from truncate_kit.training.settings import TrainingSettings, Trial, trial_name
 
 if TYPE_CHECKING:
     from truncate_kit.analysis.drop import DropPrediction
@@ -130,7 +130,7 @@ def sweep_prediction(
         The prediction; None for named layers, without a train split or graded scores, or as `predicted_drop`.
     """
     train, settings, training = data.train, settings or SweepSettings(), training or TrainingSettings()
-    if train is None or settings.layers not in ("auto", "all") or not OBJECTIVES[training.objective].is_graded:
+    if train is None or settings.layers not in ("auto", "all") or training.row.data != "scores":
         return None
     from truncate_kit.analysis.profile import predicted_drop  # only searches need it
 
