@@ -463,7 +463,7 @@ class StreamedCKA:
                 if not 0 <= layer < len(batches[model]):
                     raise LayerOutOfRangeError(layer, len(batches[model]) - 1)
         own = [key for i, j in pairs for key in ((0, i, 0, i), (y, j, y, j))]
-        for key in [*((0, i, y, j) for i, j in pairs), *own]:
+        for key in dict.fromkeys([*((0, i, y, j) for i, j in pairs), *own]):
             left, right = batches[key[0]].shape[2], batches[key[2]].shape[2]
             self._sums[key] = [
                 torch.zeros(shape, dtype=torch.float64) for shape in ((left, right), (), (right,), (left,))
