@@ -36,7 +36,7 @@ from benchmarks.common import machine, names, new_parser, numbers
 from benchmarks.gpu.models import Models, sentences, shapes
 from truncate_kit.bench.result import BACKENDS, BenchSettings
 from truncate_kit.bench.run import bench
-from truncate_kit.bench.runners import ENCODE_BATCH, OnnxRunner, Runner, encode_in_chunks, interleaved, make_runner
+from truncate_kit.bench.runners import ENCODE_BATCH, Runner, encode_in_chunks, interleaved, make_runner
 from truncate_kit.core.files import write_json
 from truncate_kit.core.hardware import GRAPH_FILES, Precision, bf16_instructions, usable_cores
 from truncate_kit.export.runtime import OnnxEncoder
@@ -183,8 +183,8 @@ def steps(options: argparse.Namespace, models: Models) -> dict[str, object]:
     plain, half = runner("torch-fp32", None), runner(f"torch-{low}", None) if low else None
     fused, lean = runner(graph, None), runner(graph, layer)
     same_batches = runner(graph, None)
-    assert isinstance(same_batches, OnnxRunner)
-    same_batches.model.batch_tokens = ALL_AT_ONCE
+    assert isinstance(same_batches, OnnxEncoder)
+    same_batches.batch_tokens = ALL_AT_ONCE
     reader = load_encoder(models.folder(STEPS_MODEL, layer))
     ids = reader.token_ids(texts)
     size = ENCODE_BATCH[torch.device(options.device).type]

@@ -15,7 +15,7 @@ from truncate_kit.bench.result import BACKENDS as BACKENDS_KNOWN
 from truncate_kit.bench.result import BenchReport, BenchSettings, Contestant, select_backends
 from truncate_kit.bench.run import Subject, scored_fields
 from truncate_kit.bench.run import bench as bench_with
-from truncate_kit.bench.runners import OnnxRunner, PeerRunner
+from truncate_kit.bench.runners import PeerRunner
 from truncate_kit.core.errors import ModelError, UsageError
 from truncate_kit.core.hardware import INSTRUCTIONS
 from truncate_kit.core.results import file_for
@@ -24,6 +24,7 @@ from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.export.record import check_record
+from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.loading import load_encoder, random_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.store import encoder_digest, origin_of
@@ -217,7 +218,7 @@ def _failing(error):
 
 def test_a_runtime_that_fails_leaves_the_others_their_figures(duo, monkeypatch):
     failure = "ONNX Runtime fp32 failed: CUDA error 700"
-    monkeypatch.setattr(OnnxRunner, "encode", _failing(RuntimeError("CUDA error 700\nat line 3")))
+    monkeypatch.setattr(OnnxEncoder, "encode", _failing(RuntimeError("CUDA error 700\nat line 3")))
     result = bench(duo / "lean", texts=TEXTS, **ONCE)
     assert [row.absent for row in result.contestants] == [None, f"at one sentence: {failure}"]
     scenarios = {name: {row.scenario for row in result.timings if row.backend == name} for name in BACKENDS}
@@ -227,23 +228,23 @@ def test_a_runtime_that_fails_leaves_the_others_their_figures(duo, monkeypatch):
     assert [row.absent for row in scored.contestants] == [None, f"while scoring: {failure}"]
     with pytest.raises(UsageError, match="No runtime could be measured: ONNX Runtime fp32: at one sentence"):
         bench(duo / "lean", texts=TEXTS, **ONCE | {"backends": ["onnx-fp32"]})
-    monkeypatch.setattr(OnnxRunner, "prepare", _failing(RuntimeError("CUDA error 700")))
+    monkeypatch.setattr(OnnxEncoder, "prepare", _failing(RuntimeError("CUDA error 700")))
     assert [row.absent for row in bench(duo / "lean", **ONCE).contestants] == [None, failure]
-    monkeypatch.setattr(OnnxRunner, "prepare", _failing(ModelError("It is damaged.", hint="Export it again.")))
+    monkeypatch.setattr(OnnxEncoder, "prepare", _failing(ModelError("It is damaged.", hint="Export it again.")))
     with pytest.raises(ModelError, match="damaged"):
         bench(duo / "lean", **ONCE)
 
 
 def test_a_runtime_whose_vectors_are_no_numbers_is_not_scored_by_queries(duo, tmp_path, monkeypatch):
     """A search would rank them first, and of a few bad texts take most of the score."""
-    data, encode = read_retrieval(retrieval_folder(tmp_path / "set")), OnnxRunner.encode_ids
+    data, encode = read_retrieval(retrieval_folder(tmp_path / "set")), OnnxEncoder.encode_ids
 
     def some_wrong(runner, ids):
         vectors = encode(runner, ids)
         vectors[3, 1] = float("nan")
         return vectors
 
-    monkeypatch.setattr(OnnxRunner, "encode_ids", some_wrong)
+    monkeypatch.setattr(OnnxEncoder, "encode_ids", some_wrong)
     rows = rows_of(bench(duo / "lean", pairs=data, **ONCE))
     reason = "while scoring: ONNX Runtime fp32 failed: vectors that are not numbers for 1 of 75 texts"
     assert (rows["onnx-fp32"].score, rows["onnx-fp32"].absent) == (None, reason)

@@ -79,8 +79,11 @@ def test_bits_of_weights_follow_the_processor(flags, bits, bert, tmp_path, monke
         bert, tmp_path / "out", ExportSettings(precision="int8", budget=20), search_pairs=graded(bert)
     ).quantization
     narrow = platform.machine().lower() in ("x86_64", "amd64", "i686")  # other processors add in 32 bits anyhow
-    assert (found.weight_bits, found.instructions) == (bits if narrow else 8, "avx512_vnni" if bits == 8 else None)
-    check_weights(tmp_path / "out/model_int8.onnx", bert, found.weight_bits)
+    assert (found["weight_bits"], found["instructions"]) == (
+        bits if narrow else 8,
+        "avx512_vnni" if bits == 8 else None,
+    )
+    check_weights(tmp_path / "out/model_int8.onnx", bert, found["weight_bits"])
 
 
 def check_weights(graph, bert, bits):
@@ -111,9 +114,9 @@ def test_report_states_score_layers_and_invariance(exported, bert, monkeypatch):
     folder, report = exported
     assert read_exports(folder) == (report,)
     found = report.quantization
-    assert (found.layers, found.in_float, found.searched_on) == (9, {}, "tiny/dev")
-    assert found.drop == found.drop_all_int8 <= found.budget
-    assert found.weight_bits == (7 if multiplies_narrow() else 8)
+    assert (found["layers"], found["in_float"], found["searched_on"]) == (9, {}, "tiny/dev")
+    assert found["drop"] == found["drop_all_int8"] <= found["budget"]
+    assert found["weight_bits"] == (7 if multiplies_narrow() else 8)
     assert report.fused_nodes["MultiHeadAttention"] == 2 == report.fused_attention
     assert report.mask == "tokens"
     assert report.scored_on == "tiny/test"
@@ -121,9 +124,9 @@ def test_report_states_score_layers_and_invariance(exported, bert, monkeypatch):
     dev = graded(bert)
     # Other fusions in a plain session move last digits, and so a byte here and there.
     assert report.invariance["spearman_alone"] == pytest.approx(spearman(folder, dev), abs=0.01)
-    assert 100 - found.drop == pytest.approx(report.invariance["spearman_batched"], abs=0.5)
+    assert 100 - found["drop"] == pytest.approx(report.invariance["spearman_batched"], abs=0.5)
     assert check_runnable(folder / "model_int8.onnx", "cpu") == report
-    if found.weight_bits == 8:
+    if found["weight_bits"] == 8:
         sent = pickle.dumps(EncodingWork(OnnxEncoder.load(folder / "model_int8.onnx"), VectorFormat()))
         monkeypatch.setenv(INSTRUCTIONS, "avx2")
         with pytest.raises(DeviceError, match="weights of 8 bits"):  # whose products overflow there
@@ -163,9 +166,9 @@ def test_the_layer_that_int8_hurts_stays_in_float(bert, tmp_path):
     dev = graded(hurt)
     report = export_onnx(hurt, tmp_path / "out", ExportSettings(precision="int8", budget=1), search_pairs=dev)
     found = report.quantization
-    assert list(found.in_float) == ["encoder.layer.1.output.dense"]
-    assert found.in_float["encoder.layer.1.output.dense"] > 0.01
-    assert found.drop_all_int8 > 5 > 1 >= found.drop
+    assert list(found["in_float"]) == ["encoder.layer.1.output.dense"]
+    assert found["in_float"]["encoder.layer.1.output.dense"] > 0.01
+    assert found["drop_all_int8"] > 5 > 1 >= found["drop"]
     assert 100 - spearman(tmp_path / "out", dev) <= 1
 
 
@@ -224,10 +227,10 @@ def test_other_families_in_int8(name, layer, tiny_folder, tmp_path):
     )
     nodes = onnx.load(tmp_path / "out/model_int8.onnx").graph
     constants = {item.name for item in nodes.initializer}
-    kept = report.quantization.in_float
+    kept = report.quantization["in_float"]
     float_products = [node for node in nodes.node if node.op_type in ("MatMul", "Gemm") and node.input[1] in constants]
     assert len(float_products) <= len(kept)
-    assert report.quantization.layers - len(kept) >= 5
+    assert report.quantization["layers"] - len(kept) >= 5
     found = torch.nn.functional.normalize(OnnxEncoder.load(tmp_path / "out").vectors(TEXTS), dim=1)
     expected = torch.nn.functional.normalize(encoder.vectors(TEXTS), dim=1)
     assert torch.median((found * expected).sum(dim=1)) > 0.9
@@ -239,4 +242,4 @@ def test_a_model_without_a_block_keeps_its_embeddings_in_int8_or_is_refused(tiny
     encoder = truncate(load_encoder(tiny_folder("distilbert")), 0)
     report = export_onnx(encoder, tmp_path / "out", ExportSettings(precision="int8"), search_pairs=graded(encoder))
     assert report.quantization is not None
-    assert report.quantization.layers == 1
+    assert report.quantization["layers"] == 1

@@ -15,13 +15,12 @@ from tests.support.made_results import (
     timing,
 )
 from tests.support.pairs import TEXTS, pairs_of
-from tests.support.records import INVARIANCE
+from tests.support.records import INVARIANCE, QUANTIZED
 from truncate_kit import AnalysisSettings, SweepSettings, profile
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.data.pairs import Overlap
 from truncate_kit.evaluation import Score, SuiteReport
 from truncate_kit.evaluation.graded import Evaluation
-from truncate_kit.export.record import Quantization
 from truncate_kit.methods.distill.settings import Agreement, Budget, HeldOutScores, LeanModel
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
@@ -239,12 +238,9 @@ def test_an_export():
     assert "Attention is fused: 2 nodes" in said(report)
     assert "no kernel" in said(replace(report, fused_nodes={}))
     assert "has no attention" in said(replace(report, fused_nodes={}, layers=0))
-    int8 = Quantization(
-        layers=9, in_float={"dense": 0.1}, weight_bits=7, instructions=None, budget=0.5, searched_on="dev", num_pairs=3,
-        drop_all_int8=1.0, drop=0.2,
-    )  # fmt: skip
-    assert "Layers in float: dense. Weights have 7 bits" in said(replace(report, quantization=int8))
-    assert "3 pairs: too few" in said(replace(report, quantization=int8))
+    int8 = said(replace(report, quantization=QUANTIZED | {"num_pairs": 3}))
+    assert "Layers in float: encoder.layer.1.output.dense. Weights have 7 bits" in int8
+    assert "3 pairs: too few" in int8
     assert "1,234 of 65,504" in said(replace(report, float32_islands={}, largest_half=1234.0))
     stable = INVARIANCE | {"batch_cosine": 0.99}
     assert "at least 0.9900" in said(replace(report, invariance=stable, invariant_on="d"))

@@ -21,7 +21,7 @@ from truncate_kit.core.errors import DeviceError, ModelError, TruncateKitError, 
 from truncate_kit.core.hardware import PRECISIONS, check_precision, is_out_of_memory
 from truncate_kit.export.record import check_runnable
 from truncate_kit.export.runtime import OnnxEncoder, cuda_providers
-from truncate_kit.models.encoder import Encoder, length_batches, original_order, padded
+from truncate_kit.models.encoder import Encoder, length_batches, original_order
 
 Ids = Sequence[Sequence[int]]
 Found = TypeVar("Found")
@@ -120,42 +120,31 @@ class TorchRunner:
         return self.encode_ids(self.model.token_ids(texts))
 
 
-class OnnxRunner:
-    """A graph in `OnnxEncoder`.
+def _open_graph(backend: Backend, encoder: Encoder, graph: Path, device: torch.device) -> OnnxEncoder:
+    """Open a graph.
 
     Raises `AbsentError` if this machine cannot run it, `ModelError` if it is damaged.
     """
-
-    def __init__(self, backend: Backend, encoder: Encoder, graph: Path, *, device: torch.device) -> None:
-        self.reader, self.most_texts = encoder.reader, TENSORRT_TEXTS if backend.tensorrt else None
-        # torch's current stream, so that its events time both; 0 means no stream.
-        stream = torch.cuda.current_stream(device).cuda_stream or None if device.type == "cuda" else None
-        shapes = _TENSORRT_SHAPES if backend.tensorrt else None
-        on_cuda = cuda_providers(device.index, captured=backend.captured, stream=stream, tensorrt=shapes)
-        options: dict[str, Any] = {"threads": torch.get_num_threads(), "device": str(device), "on_cuda": on_cuda}
-        try:
-            if not backend.tensorrt:
-                check_runnable(graph, device.type)
-            self.model = OnnxEncoder(graph, self.reader, heads=encoder.heads, buckets=backend.captured, **options)
-        except TruncateKitError as error:
-            if isinstance(error, ModelError) and not backend.tensorrt:  # TensorRT refuses some graphs
-                raise
-            raise AbsentError(error) from error
-        self.similarities = self.model.similarities
-
-    def prepare(self, ids: Ids) -> Callable[[], object]:
-        """Prepare one batch."""
-        return self.model.bound(padded(ids, self.reader.padding_id))
-
-    def encode_ids(self, ids: Ids) -> Tensor:
-        """Encode ids."""
-        if self.most_texts is None:
-            return self.model.encode_ids(ids)
-        return encode_in_chunks(ids, self.most_texts, self.model.encode_ids)
-
-    def encode(self, texts: Sequence[str]) -> Tensor:
-        """Encode texts."""
-        return self.encode_ids(self.reader.token_ids(texts))
+    # torch's current stream, so that its events time both; 0 means no stream.
+    stream = torch.cuda.current_stream(device).cuda_stream or None if device.type == "cuda" else None
+    shapes, most = (_TENSORRT_SHAPES, TENSORRT_TEXTS) if backend.tensorrt else (None, None)
+    try:
+        if not backend.tensorrt:
+            check_runnable(graph, device.type)
+        return OnnxEncoder(
+            graph,
+            encoder.reader,
+            threads=torch.get_num_threads(),
+            device=str(device),
+            heads=encoder.heads,
+            buckets=backend.captured,
+            on_cuda=cuda_providers(device.index, captured=backend.captured, stream=stream, tensorrt=shapes),
+            most_texts=most,
+        )
+    except TruncateKitError as error:
+        if isinstance(error, ModelError) and not backend.tensorrt:  # TensorRT refuses some graphs
+            raise
+        raise AbsentError(error) from error
 
 
 class PeerRunner:
@@ -196,7 +185,7 @@ class PeerRunner:
         return vectors.float().cpu()
 
 
-Runner = TorchRunner | OnnxRunner | PeerRunner
+Runner = TorchRunner | OnnxEncoder | PeerRunner
 Runners = Mapping[Key, Runner]
 
 
@@ -216,7 +205,7 @@ def make_runner(
     except DeviceError as error:
         raise AbsentError(str(error)) from error
     if graph is not None:
-        return OnnxRunner(backend, encoder, graph, device=device)
+        return _open_graph(backend, encoder, graph, device)
     if backend.runtime == "sentence-transformers":
         return PeerRunner(backend, encoder, folder, device=device)
     return TorchRunner(backend, encoder, device=device)

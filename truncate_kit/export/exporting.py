@@ -246,28 +246,25 @@ def check_graph(
     lengths = sorted({*(length for length in _LENGTHS if length < encoder.max_length), encoder.max_length})
     shapes = [(b, t) for t in lengths for b in _BATCHES if b == 1 or b * t**2 <= _MOST_SCORES]
     batches = {f"batch {b}, length {t}": _random_batch(encoder, b, t) for b, t in shapes} | _odd_batches(encoder)
-    cases = [(name, batch, OUTPUT, 1.0 if ends_normalized(encoder) else None) for name, batch in batches.items()]
+    unit = 1.0 if ends_normalized(encoder) else None
+    cases = [(name, batch, batch, OUTPUT, unit) for name, batch in batches.items()]
     if encoder.pools_tokens:  # for loaders that pool by themselves
         batch = _random_batch(encoder, max(_BATCHES), min(_LENGTHS[1], encoder.max_length))
-        cases.append(("token states", batch, STATES, None))
+        cases.append(("token states", batch, batch, STATES, None))
     for pairs in (1, 8) if encoder.heads is not None else ():
         batch = _random_batch(encoder, 2 * pairs, min(12, encoder.max_length))
         if pairs > 1:  # end with one text twice
             for value in batch.values():
                 value[-1] = value[pairs - 1]
-        cases.append((f"score of {counted(pairs, 'pair')}", batch, SCORE, 1.0))
+        cases.append((f"score of {counted(pairs, 'pair')}", batch, batch, SCORE, 1.0))
+    alone = _random_batch(encoder, 1, max(1, longest // 2))  # padding must not change vectors
+    ids, mask = (torch.nn.functional.pad(alone[key], (0, longest - alone[key].shape[1])) for key in INPUTS)
+    cases.append(("padding", _batch(encoder, ids, mask), alone, OUTPUT, unit))
     checks = dict[str, float]()
-    for done, (name, batch, output, unit) in enumerate(cases):
-        progress("Checking the graph", done, len(cases) + 1)
-        expected = _expected(encoder, batch, output)
-        checks[name] = _compare(name, _run(session, batch, name, output), expected, limit, unit)
-    # Padding must not change vectors.
-    plain = _random_batch(encoder, 1, max(1, longest // 2))
-    rest = torch.zeros((1, longest - max(1, longest // 2)), dtype=torch.long)
-    ids, mask = (torch.cat([plain[key], rest], dim=1) for key in INPUTS)
-    alone, wide = (_run(session, batch, "padding") for batch in (plain, _batch(encoder, ids, mask)))
-    checks["padding"] = _compare("padding", wide, alone, limit, 1.0 if ends_normalized(encoder) else None)
-    progress("Checking the graph", len(cases) + 1, len(cases) + 1)
+    for done, (name, batch, in_torch, output, largest) in enumerate(cases, start=1):
+        result, expected = _run(session, batch, name, output), _expected(encoder, in_torch, output)
+        checks[name] = _compare(name, result, expected, limit, largest)
+        progress("Checking the graph", done, len(cases))
     return checks
 
 
@@ -313,7 +310,7 @@ def _expected(encoder: Encoder, batch: Batch, output: str) -> NDArray[np.float32
     return _without_padding(result.cpu().numpy(), batch, output)
 
 
-def _run(session: Any, batch: Batch, name: str, output: str = OUTPUT) -> NDArray[np.float32]:
+def _run(session: Any, batch: Batch, name: str, output: str) -> NDArray[np.float32]:
     try:
         result = session.run([output], {key: value.numpy() for key, value in batch.items()})[0]
     except Exception as error:  # the runtime's classes share no base

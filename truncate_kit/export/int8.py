@@ -21,7 +21,6 @@ from truncate_kit.core.progress import Progress, silent
 from truncate_kit.data.pairs import PairSet
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.graph import MICROSOFT, Array, Feeds, constant_weight, save_graph, watching
-from truncate_kit.export.record import Quantization
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.encoder import Encoder, padded
 
@@ -269,8 +268,13 @@ def open_trial(model: Any, encoder: Encoder, scratch: Path) -> OnnxEncoder:
 
 def search_layers(
     model: Any, encoder: Encoder, pairs: PairSet, scratch: Path, *, budget: float, progress: Progress = silent
-) -> tuple[Any, Quantization]:
-    """Put as many layers into int8 as cost at most `budget` Spearman points. Raises `ModelError` if no layer can be."""
+) -> tuple[Any, dict[str, Any]]:
+    """Put as many layers into int8 as cost at most `budget` Spearman points. Raises `ModelError` if no layer can be.
+
+    Also return the number of layers that could be in int8, those `in_float` with the squared distance for each alone
+    in int8, the bits that suit the processor, and the points lost against the float graph, with all layers (None if
+    the score is undefined) and as returned.
+    """
     narrow, layers, texts, reader = multiplies_narrow(), quantizable(model), pairs.texts(), encoder.reader
     texts = texts[:: max(1, len(texts) // _HARM_TEXTS)][:_HARM_TEXTS]
     roundings = calibrate(model, [padded([row], reader.padding_id) for row in reader.token_ids(texts)])
@@ -306,14 +310,14 @@ def search_layers(
         number = bisect_left(range(len(layers)), True, lo=1, key=fits)
     if number == len(layers):
         raise failed_check(f"no layer can be in int8 within {in_points(budget)} on {pairs.name}")
-    return quantized(ranked[:number]), Quantization(
-        layers=len(layers),
-        in_float={layers[node][0]: harms[node] for node in ranked[:number]},
-        weight_bits=7 if narrow else 8,
-        instructions=int8_instructions(),
-        budget=budget,
-        searched_on=pairs.name,
-        num_pairs=len(pairs),
-        drop_all_int8=None if math.isinf(drops[0]) else drops[0],
-        drop=drops[number],
-    )
+    return quantized(ranked[:number]), {
+        "layers": len(layers),
+        "in_float": {layers[node][0]: harms[node] for node in ranked[:number]},
+        "weight_bits": 7 if narrow else 8,
+        "instructions": int8_instructions(),
+        "budget": budget,
+        "searched_on": pairs.name,
+        "num_pairs": len(pairs),
+        "drop_all_int8": None if math.isinf(drops[0]) else drops[0],
+        "drop": drops[number],
+    }

@@ -3,6 +3,7 @@
 import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from truncate_kit.core.errors import DeviceError, FileProblemError, ModelError, known_name
 from truncate_kit.core.files import digest_of
@@ -54,21 +55,6 @@ class ExportSettings(Result):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Quantization(Result):
-    """Layers in int8, and their search; losses are Spearman points against the float graph."""
-
-    layers: int  # that could be in int8
-    in_float: dict[str, float]  # layers in float32, with the squared distance for each alone in int8
-    weight_bits: int  # 7 if the processor needs it
-    instructions: str | None  # of the processor
-    budget: float
-    searched_on: str
-    num_pairs: int
-    drop_all_int8: float | None  # if the score is defined
-    drop: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportReport(Result):
     """One exported graph."""
 
@@ -98,7 +84,7 @@ class ExportReport(Result):
     num_pairs: int | None = None
     invariance: dict[str, float] | None = None  # see `measure_invariance`
     invariant_on: str | None = None
-    quantization: Quantization | None = None
+    quantization: dict[str, Any] | None = None  # see `search_layers`
     float32_islands: dict[str, int] | None = None  # number of each operator in float32
     largest_half: float | None = None  # float16 ends at 65,504
 
@@ -190,9 +176,9 @@ def check_runnable(graph: Path, device: str) -> ExportReport:
 def check_bits(report: ExportReport) -> None:
     """Raise `DeviceError` if products of the graph's weights overflow on this processor."""
     int8 = report.quantization
-    if int8 and int8.weight_bits == 8 and multiplies_narrow():
+    if int8 and int8["weight_bits"] == 8 and multiplies_narrow():
         raise DeviceError(
-            f"{report.file} has weights of 8 bits, made on a processor with {int8.instructions}; their products"
+            f"{report.file} has weights of 8 bits, made on a processor with {int8['instructions']}; their products"
             " overflow on this one.",
             hint="Export the model again on this machine: its weights then get 7 bits. Or use the fp32 graph.",
         )

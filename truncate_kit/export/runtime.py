@@ -46,12 +46,15 @@ _SLOW_ON_CPU = ["SkipLayerNormFusion"]  # see graph.py
 # Shapes of batches
 
 
-def token_batches(lengths: Sequence[int], tokens: int) -> Iterator[list[int]]:
-    """Yield places of texts, longest first, in batches of one text or at most `tokens`, padding included."""
+def token_batches(lengths: Sequence[int], tokens: int, most: int | None = None) -> Iterator[list[int]]:
+    """Yield places of texts, longest first, in batches of one text or at most `tokens`, padding included.
+
+    most: Texts of a batch.
+    """
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     start = 0
     while start < len(order):
-        size = max(1, tokens // max(1, lengths[order[start]]))
+        size = min(max(1, tokens // max(1, lengths[order[start]])), most or len(order))
         yield order[start : start + size]
         start += size
 
@@ -174,6 +177,7 @@ class OnnxEncoder:
         heads: Score instead of the cosine.
         buckets: Round shapes (`bucket`), on CUDA recorded as graphs: faster for single texts.
         on_cuda: See `cuda_providers`.
+        most_texts: Per batch, for runtimes with limits.
     """
 
     runtime = "onnx"  # for reports
@@ -190,12 +194,14 @@ class OnnxEncoder:
         heads: LayerHeads | None = None,
         buckets: bool = False,
         on_cuda: Sequence[Any] | None = None,
+        most_texts: int | None = None,
     ) -> None:
         self.file, self.reader, self.report, self.heads = file, reader, report, heads
         self._place = file.absolute()  # the working folder may change
         self.device = select_device(device)
         self.threads = check_threads(threads) or usable_cores()
         self.batch_tokens = check_number("batch_tokens", batch_tokens, BATCH) or _BATCH_TOKENS[self.device.type]
+        self._most_texts = most_texts
         # On Hopper, cuDNN plans 60 ms and more for each new shape (benchmarks/gpu).
         self.few_shapes = self.device.type == "cuda"
         self._on_cuda = on_cuda or cuda_providers(self.device.index, captured=buckets)
@@ -275,7 +281,7 @@ class OnnxEncoder:
         """Return the `vectors` of token ids."""
         vectors: Vectors = np.empty((len(ids), self.width), np.float32)
         lengths = [stepped(len(row), self._longest) if self.few_shapes else len(row) for row in ids]
-        batches = list(token_batches(lengths, self.batch_tokens))
+        batches = list(token_batches(lengths, self.batch_tokens, self._most_texts))
         many = not self._buckets and self.device.type == "cpu" and len(batches) >= 2 * self.threads > 2
         one_core = self._on_one_core() if many else None
 
@@ -283,8 +289,7 @@ class OnnxEncoder:
             rows = [ids[place] for place in places]
             batch, length = self._shape(len(rows), max(1, *map(len, rows)))
             rows += [rows[0][:1]] * (batch - len(rows))  # one token: no text may be empty
-            feeds = padded(rows, 0 if self.reader is None else self.reader.padding_id, length)
-            vectors[places] = self.run(feeds, one_core)[: len(places)]
+            vectors[places] = self.run(self._padded(rows, length), one_core)[: len(places)]
 
         if one_core is None:
             for batch in batches:
@@ -293,6 +298,9 @@ class OnnxEncoder:
             with ThreadPoolExecutor(self.threads) as pool:
                 list(pool.map(lambda batch: list(in_halves(compute, batch)), batches))
         return torch.from_numpy(vectors)
+
+    def _padded(self, rows: Sequence[Sequence[int]], length: int | None = None) -> Feeds:
+        return padded(rows, 0 if self.reader is None else self.reader.padding_id, length)
 
     def _shape(self, batch: int, length: int) -> tuple[int, int]:
         if self._buckets:
@@ -326,9 +334,9 @@ class OnnxEncoder:
             vectors: Vectors = binding.get_outputs()[0].numpy()
         return vectors
 
-    def bound(self, feeds: Feeds) -> Callable[[], None]:
-        """Return a call that runs these feeds from fixed buffers and waits, without output; for one thread."""
-        _, binding, options = self._filled(feeds)
+    def prepare(self, ids: Sequence[Sequence[int]]) -> Callable[[], None]:
+        """Return a call that runs one batch from fixed buffers and waits, without output; for one thread."""
+        _, binding, options = self._filled(self._padded(ids))
 
         def call() -> None:
             self._session.run_with_iobinding(binding, options)

@@ -251,13 +251,13 @@ def view_export_report(report: ExportReport) -> View:
         report.largest_half and f"The largest value in float16 is {report.largest_half:,.0f} of 65,504.",
     ]
     if int8 is not None:
-        lost = "an undefined score" if int8.drop_all_int8 is None else f"{int8.drop_all_int8:.2f} points"
+        lost = "an undefined score" if int8["drop_all_int8"] is None else f"{int8['drop_all_int8']:.2f} points"
         sentences += [
-            f"All layers in int8 cost {lost} on {int8.searched_on}; as exported {int8.drop:.2f}, and {int8.budget:g} "
-            f"are allowed. Layers in float: {', '.join(int8.in_float) or 'none'}.",
-            int8.weight_bits != 8 and "Weights have 7 bits: the processor lacks VNNI.",
-            int8.num_pairs < FEWEST_COMPARED
-            and f"{counted(int8.num_pairs, 'pair')}: too few to say what eight bits cost.",
+            f"All layers in int8 cost {lost} on {int8['searched_on']}; as exported {int8['drop']:.2f}, and "
+            f"{int8['budget']:g} are allowed. Layers in float: {', '.join(int8['in_float']) or 'none'}.",
+            int8["weight_bits"] != 8 and "Weights have 7 bits: the processor lacks VNNI.",
+            int8["num_pairs"] < FEWEST_COMPARED
+            and f"{counted(int8['num_pairs'], 'pair')}: too few to say what eight bits cost.",
         ]
     batched = stable and (
         f"Vectors in a batch have a cosine of at least {stable['batch_cosine']:.4f} with those of texts alone, padded "
