@@ -193,7 +193,10 @@ class Pairs:
     """Graded pairs, or queries and documents."""
 
     data: str | None = setting(
-        None, "Pairs (file, folder, hub name) or retrieval folder; else those used last.", DATA, kind=str
+        None,
+        "Pairs (file, folder, hub name) or retrieval folder; else those used last, by distill none.",
+        DATA,
+        kind=str,
     )
     columns: tuple[str, ...] | None = setting(
         None, "Columns, if their names do not say it.", DATA, parse=names, metavar="FIRST,SECOND,SCORE"
@@ -205,15 +208,6 @@ class Pairs:
     def refuse_unless(self, goes_with: str) -> None:
         """Raise `UsageError` for columns or a scale without `goes_with`."""
         refuse(goes_with, columns=self.columns, scale=self.scale)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class HeldOutPairs(Pairs):
-    """Pairs of one command, never those used last."""
-
-    data: str | None = setting(
-        None, "Held-out pairs (file, folder, hub name) or retrieval folder; by default none.", DATA, kind=str
-    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

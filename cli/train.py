@@ -2,20 +2,19 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from truncate_kit.core.errors import UsageError, known_name
 from truncate_kit.core.files import unfinished
-from truncate_kit.core.settings import TRAINING, blocks_named, names, setting
+from truncate_kit.core.settings import blocks_named, names
 from truncate_kit.core.workspace import Source, place_in_words
 
 from . import options
 from .console import RUN, note, progress_bar, say, show, watching
 from .options import (
     Hardware,
-    HeldOutPairs,
     Machine,
     Pairs,
     Push,
@@ -30,7 +29,7 @@ from .options import (
 )
 
 if TYPE_CHECKING:
-    from truncate_kit.data.pairs import PairSet, PairSplits
+    from truncate_kit.data.pairs import PairSplits
     from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.data.triplets import TripletSet
     from truncate_kit.methods.bert_lc.settings import CombineSettings
@@ -45,65 +44,6 @@ if TYPE_CHECKING:
 
 FREEZE_POOLING = "last"  # as in the FREEZE report
 SHOWN_SENTENCES = 8  # with drawn attention
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Priors:
-    """First training data of `finetune`."""
-
-    prior_words: Path | None = setting(
-        None, "Learn word similarity first: a folder with rg65.csv, ….", TRAINING, kind=Path
-    )
-    prior_texts: Path | None = setting(
-        None, "Adapt to this raw text first, by filling in masked words.", TRAINING, kind=Path
-    )
-    prior_layer: int | None = setting(None, "Cut there before adapting; by default the last layer.", TRAINING, kind=int)
-    prior_epochs: int | None = setting(None, "Epochs over --prior-texts; by default 10.", TRAINING, kind=int)
-
-    def __post_init__(self) -> None:
-        if self.prior_texts is None:
-            refuse("--prior-texts", prior_layer=self.prior_layer, prior_epochs=self.prior_epochs)
-
-    def adapt(self, encoder: "Encoder", workspace: Workspace, precision: str, group: "Group") -> "Encoder":
-        """Adapt the encoder to the texts, if any, and note the loss."""
-        check_shared(group, self.prior_texts is not None)
-        if self.prior_texts is None:
-            return encoder
-        from truncate_kit.data.tables import read_texts
-        from truncate_kit.methods.priors import adapted
-        from truncate_kit.training.settings import AdaptationSettings
-
-        settings = AdaptationSettings(precision=precision, **without_none(epochs=self.prior_epochs))
-        raw, place = read_texts(self.prior_texts), workspace.folder / "adapted"
-        how: dict[str, Any] = {"layer": self.prior_layer, "group": group, "progress": progress_bar()}
-        model, result = adapted(encoder, raw, place, settings, **how)
-        before, after = result.losses[0], result.losses[result.best_epoch]
-        note(
-            f"Adapted at layer {result.layer} to {result.num_texts:,} texts: masked cross entropy on held-out texts "
-            f"{before:.3f} before, {after:.3f} after epoch {result.best_epoch}."
-        )
-        return model
-
-    def word_prior(self, encoder: "Encoder", precision: str, workspace: Workspace | None = None) -> "WordPrior | None":
-        """Return word similarity as first training of every trial, noted in the workspace."""
-        if self.prior_words is None:
-            return None
-        from truncate_kit.data.pairs import load_words
-        from truncate_kit.methods.priors import WordPrior
-        from truncate_kit.training.settings import word_training
-
-        words = load_words(self.prior_words)
-        if workspace is not None:
-            note(*(f"Before each trial: {statement}" for statement in words.notes))
-        return WordPrior(encoder, words, word_training(precision))
-
-    def for_card(self, layer: int, depth: int, blocks: tuple[int, ...] | None = None) -> str:
-        """Describe the first training for a model card."""
-        parts = ["word similarity, at the layer of each model"] if self.prior_words is not None else []
-        if self.prior_texts is not None:
-            alone = "" if layer == depth else ", but for the full model"
-            parts.insert(0, f"masked words of {self.prior_texts.name} at {place_in_words(layer, blocks)}{alone}")
-        return "; ".join(parts)
 
 
 def check_shared(group: "Group", has_texts: bool) -> None:
@@ -134,7 +74,10 @@ def finetune(
     training: "Annotated[dict[str, Any], TrainingSettings]",
     teacher: str | None = training_option(None, "Model whose vectors are learned beside the labels."),
     teacher_weight: float = training_option(1.0, "Weight of the teacher's vectors against the labels."),
-    priors: Priors,
+    prior_words: Path | None = training_option(None, "Learn word similarity first: a folder with rg65.csv, …."),
+    prior_texts: Path | None = training_option(None, "Adapt to this raw text first, by filling in masked words."),
+    prior_layer: int | None = training_option(None, "Cut there before adapting; by default the last layer."),
+    prior_epochs: int | None = training_option(None, "Epochs over --prior-texts; by default 10."),
     machine: Machine,
     workspace: Workspace,
     tensorboard: options.Tensorboard = False,
@@ -149,9 +92,11 @@ def finetune(
     from truncate_kit.training.loop import joined
     from truncate_kit.training.settings import TrainingSettings, word_training
 
+    if prior_texts is None:
+        refuse("--prior-texts", prior_layer=prior_layer, prior_epochs=prior_epochs)
     kept = None if blocks is None else blocks_named(blocks)
     if kept is not None:
-        layer = layer or str(len(kept) if priors.prior_layer is None else priors.prior_layer)
+        layer = layer or str(len(kept) if prior_layer is None else prior_layer)
     settings = replace(settings, layers=layer or settings.layers)
     if settings.layers != "auto":
         refuse("`layers=auto`", strategy=settings.strategy)
@@ -163,7 +108,7 @@ def finetune(
         refuse("--retrieval or a retrieval folder", search_metric=search_metric)
     with joined(machine.device) as (group, here):
         RUN.quiet |= not group.leads
-        named = (pairs.data, retrieval, teacher, priors.prior_words, priors.prior_texts)
+        named = (pairs.data, retrieval, teacher, prior_words, prior_texts)
         source = workspace.starting_model(model, pooling, max_length, or_miniature=not any(named))
         splits, searched, data_source = _labelled(workspace, row, pairs, retrieval, search_metric)
         usual = TrainingSettings() if splits.shares is None else word_training()
@@ -171,9 +116,8 @@ def finetune(
         full = workspace.load(source, device=here, precision=precision)
         # Check all before an adaptation, which may take days.
         encoder = full if kept is None else kept_encoder(full, kept)
-        trainable = encoder if priors.prior_layer is None else truncate(encoder, priors.prior_layer)
-        layers_named(trainable, settings.layers)
-        priors.word_prior(full, precision)
+        layers_named(encoder if prior_layer is None else truncate(encoder, prior_layer), settings.layers)
+        prior = None if prior_words is None else _word_prior(full, prior_words, precision)
         taught = None
         if teacher is not None:
             taught = workspace.load(Source(teacher, max_length=source.max_length), device=here)
@@ -181,13 +125,20 @@ def finetune(
         # Both are long: keep other commands from leaving a model here.
         with workspace.held() if group.leads else nullcontext():
             note(workspace.replaced_by(source.name))
-            encoder = priors.adapt(encoder, workspace, precision, group)
+            check_shared(group, prior_texts is not None)
+            if prior_texts is not None:
+                how: dict[str, Any] = {"layer": prior_layer, "group": group}
+                encoder = _adapted(encoder, prior_texts, workspace, precision, prior_epochs, **how)
             if group.leads:
                 prediction = sweep_prediction(encoder, splits, settings, trained, max_length=source.max_length)
     if not group.leads:  # only an adaptation is shared
         return
-    folder = workspace.folder
-    adapted = nullcontext() if priors.prior_texts is None else unfinished(folder / "adapted", shared=True)
+    folder, words = workspace.folder, "" if prior_words is None else "word similarity, at the layer of each model"
+    if prior_texts is not None:
+        alone = "" if encoder.depth == full.depth else ", but for the full model"
+        masked = f"masked words of {prior_texts.name} at {place_in_words(encoder.depth, kept)}{alone}"
+        words = f"{masked}; {words}" if words else masked
+    adapted = nullcontext() if prior_texts is None else unfinished(folder / "adapted", shared=True)
     with adapted, machine.open() as engine, watching(folder, tensorboard=tensorboard) as watcher:
         result = run(
             encoder,
@@ -197,11 +148,11 @@ def finetune(
             training=trained,
             prediction=prediction,
             before=Preparation(
-                prior=priors.word_prior(encoder, precision, workspace),
+                prior=prior,
                 full=full if encoder.depth < full.depth else None,
                 teacher=taught,
                 teacher_weight=teacher_weight,
-                words=priors.for_card(encoder.depth, full.depth, kept),
+                words=words,
                 blocks=None if kept is None else kept[: encoder.depth],
             ),
             retrieval=searched,
@@ -218,6 +169,35 @@ def finetune(
     (curve,) = show(result, f"{workspace.lean} (seed {result.chosen_seed})", workspace.full, figures=folder)
     add_figure(workspace.lean, curve, "Scores by layer")
     note(push.upload(workspace.lean))
+
+
+def _adapted(
+    encoder: "Encoder", texts: Path, workspace: Workspace, precision: str, epochs: int | None, **how: Any
+) -> "Encoder":
+    """Adapt the encoder to texts and note the loss."""
+    from truncate_kit.data.tables import read_texts
+    from truncate_kit.methods.priors import adapted
+    from truncate_kit.training.settings import AdaptationSettings
+
+    settings = AdaptationSettings(precision=precision, **without_none(epochs=epochs))
+    place = workspace.folder / "adapted"
+    model, result = adapted(encoder, read_texts(texts), place, settings, progress=progress_bar(), **how)
+    before, after = result.losses[0], result.losses[result.best_epoch]
+    note(
+        f"Adapted at layer {result.layer} to {result.num_texts:,} texts: masked cross entropy on held-out texts "
+        f"{before:.3f} before, {after:.3f} after epoch {result.best_epoch}."
+    )
+    return model
+
+
+def _word_prior(full: "Encoder", folder: Path, precision: str) -> "WordPrior":
+    from truncate_kit.data.pairs import load_words
+    from truncate_kit.methods.priors import WordPrior
+    from truncate_kit.training.settings import word_training
+
+    words = load_words(folder)
+    note(*(f"Before each trial: {statement}" for statement in words.notes))
+    return WordPrior(full, words, word_training(precision))
 
 
 def _objective(name: str | None, data: str | None, retrieval: Path | None) -> "Objective":
@@ -271,7 +251,7 @@ def distill(
         None, "Raw text to learn from: files or retrieval folders; needed, repeatable.", metavar="PATH"
     ),
     queries: Path | None = data_option(None, "Texts to search with; they get the model's prompt for queries."),
-    pairs: HeldOutPairs,
+    pairs: Pairs,
     search_metric: options.SearchMetric = None,
     exclude: list[Path] | None = data_option(
         None, "Texts or pairs not to learn from (whole texts match); repeatable.", metavar="PATH"
@@ -486,6 +466,7 @@ def freeze(
     push: Push,
 ) -> None:
     """Train heads over frozen states of all blocks, computed once."""
+    from truncate_kit.data.pairs import load_pairs
     from truncate_kit.data.tables import read_texts
     from truncate_kit.methods.frozen.run import finetune_frozen
     from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, SIAMESE, STEPS, FrozenSettings
@@ -502,7 +483,7 @@ def freeze(
     read = replace(source, pooling=source.pooling or FREEZE_POOLING)
     encoder = workspace.load(read, device=hardware.device, precision=settings.precision)
     raw = read_texts(texts) if texts is not None else None
-    first = _nli(nli) if nli is not None else None
+    first = None if nli is None else load_pairs(nli, classes=True, divide=False).items()[0][1]
     splits, data_source = workspace.data(pairs)
     splits = workspace.divided(splits)
     work: dict[str, Any] = {"settings": settings, "raw": raw, "nli": first}
@@ -513,12 +494,6 @@ def freeze(
     show(report, workspace.frozen, figures=workspace.frozen_heads)
     workspace.say_exported(workspace.frozen)
     note(push.upload(workspace.frozen))
-
-
-def _nli(name: str) -> "PairSet":
-    from truncate_kit.data.pairs import load_pairs
-
-    return load_pairs(name, classes=True, divide=False).items()[0][1]
 
 
 @command("truncate-kit combine MODEL --data stsb", result="methods.bert_lc.settings:CombinationReport")
