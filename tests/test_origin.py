@@ -133,7 +133,7 @@ def test_a_cut_is_a_part_and_trained_as_its_source(plain, tuned, compared, tmp_p
     cut(load_encoder(tuned), kept, out=tmp_path / "b")
     assert was_trained(tmp_path / "b/lean") is True
     assert compared(tmp_path / "b/lean", tuned) == "part"
-    facts = Subject("lean", tmp_path / "b/lean", tmp_path / "scratch").facts()
+    facts = Subject("lean", tmp_path / "b/lean", tmp_path / "scratch").facts
     assert facts.blocks == (kept if kept == (1, 3) else None)
 
 
