@@ -162,14 +162,10 @@ def evaluate(
 
     from truncate_kit.evaluation import SuiteRun, measured_digest
     from truncate_kit.evaluation.suites import run_suite
-    from truncate_kit.export.record import graph_sentence  # slow: after all checks
-    from truncate_kit.export.runtime import OnnxEncoder
 
     queries = None if suite is not None or tasks else workspace.queries(pairs)
     source = workspace.finished_model(model, pooling, max_length)
-    encoder = workspace.load_text_encoder(source, runtime, graph, hardware.threads, hardware.device)
-    if isinstance(encoder, OnnxEncoder):
-        note(graph_sentence(encoder.file, encoder.report, encoder.device.type) if encoder.report else None)
+    encoder = workspace.load_text_encoder(source, runtime, graph, hardware)
     stored = suite is not None or bool(tasks)
     with workspace.held() if stored else nullcontext():
         run = SuiteRun(

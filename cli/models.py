@@ -72,12 +72,7 @@ def _save_cut(
 
     lean = workspace.lean
     origin, own = read_origin(lean), Path(source.name).resolve() == lean.resolve()
-    if lean.is_dir() and (origin is None or origin.method != "cut" or own):
-        also = "" if own else f" To cut what {lean} holds, also name it as MODEL."
-        raise UsageError(
-            f"{lean} holds {'that model' if own else 'another model'}, which a cut of {source.name} would replace.",
-            hint=f"Name another folder with --workspace.{also}",
-        )
+    _check_free(lean, f"a cut of {source.name}", origin is not None and origin.method == "cut" and not own)
     raw = None if texts is None else read_texts(texts)
     result = run(workspace.load(source), kept, out=workspace.folder, texts=raw)
     workspace.remember(source, None)
@@ -144,7 +139,7 @@ def export(
     ours = _inside(workspace, source.name)
     with workspace.held():
         if not ours:
-            _check_replaceable(workspace.lean, source.name)
+            _check_free(workspace.lean, f"exporting {source.name}", _is_copy(workspace.lean, source.name))
         place = Path(source.name) if ours else workspace.lean
         encoder = workspace.load(source)
         if searched is not None:
@@ -170,18 +165,23 @@ def _check_searchable(splits: "PairSplits") -> None:
         )
 
 
-def _check_replaceable(lean: Path, named: str) -> None:
-    """Raise `UsageError` if the lean model is no copy of the named one."""
+def _check_free(lean: Path, what: str, replaceable: bool) -> None:
+    if lean.is_dir() and not replaceable:
+        raise UsageError(
+            f"{lean} holds another model, which {what} would replace.",
+            hint=f"Name another folder with --workspace; to work on what {lean} holds, also name it as MODEL.",
+        )
+
+
+def _is_copy(lean: Path, named: str) -> bool:
+    """Tell if the lean model is an unchanged copy of the named one."""
     from truncate_kit.models.loading import load_encoder
     from truncate_kit.models.store import encoder_digest
 
     origin = read_origin(lean)
-    is_copy = origin and origin.method == "copy" and Path(origin.model).resolve() == Path(named).resolve()
-    if lean.is_dir() and not (origin and is_copy and encoder_digest(load_encoder(lean)) == origin.source_digest):
-        raise UsageError(
-            f"{lean} holds another model, which exporting {named} would replace.",
-            hint="Name another folder with --workspace, or leave MODEL out to export the one that is there.",
-        )
+    if origin is None or origin.method != "copy" or Path(origin.model).resolve() != Path(named).resolve():
+        return False
+    return encoder_digest(load_encoder(lean)) == origin.source_digest
 
 
 def _inside(workspace: Workspace, named: str) -> bool:
@@ -218,17 +218,14 @@ def encode(
     """Write the vectors of a file of any size to a .npy file; killed at any instant, the same command continues."""
     form = VectorFormat(precision=precision, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
     from truncate_kit.export.encode import encode_file, gives_unit_vectors
-    from truncate_kit.export.record import graph_sentence, suited_precision
-    from truncate_kit.export.runtime import OnnxEncoder
+    from truncate_kit.export.record import suited_precision
 
     named = workspace.finished_model(model, pooling, max_length)
     place, inside = local_path(named.name), bool(named.pooling or named.max_length)
     where = "cuda" if machine.gpus_per_worker or machine.on_cuda else "cpu"  # of the encoding processes
     if graph is None and runtime != "torch" and not inside:
         graph = suited_precision(place, where)
-    encoder = workspace.load_text_encoder(named, runtime, graph, machine.threads, machine.device)
-    if isinstance(encoder, OnnxEncoder):
-        note(graph_sentence(encoder.file, encoder.report, where) if encoder.report else None)
+    encoder = workspace.load_text_encoder(named, runtime, graph, machine, where)
     form = replace(form, normalize=gives_unit_vectors(encoder) if normalize is None else normalize)
     with machine.open() as engine, _readable(file) as source:
         result = encode_file(encoder, source, out, column=column, form=form, engine=engine, progress=progress_bar())

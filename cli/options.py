@@ -384,13 +384,17 @@ class Workspace(Places):
         return Source(str(self.lean), pooling, max_length)
 
     def load_text_encoder(
-        self, source: Source, runtime: str | None, graph: str | None, threads: int | None, device: str | None
+        self, source: Source, runtime: str | None, graph: str | None, hardware: Hardware, where: str | None = None
     ) -> "Encoder | OnnxEncoder":
-        """Load the model in torch or as a graph."""
-        from truncate_kit.export.runtime import load_text_encoder
+        """Load the model in torch or as a graph, which is noted; where: its device, by default that of the graph."""
+        from truncate_kit.export.record import graph_sentence
+        from truncate_kit.export.runtime import OnnxEncoder, load_text_encoder
 
-        own = {"pooling": source.pooling, "precision": graph, "device": device}
-        return load_text_encoder(source.name, runtime=runtime, max_length=source.max_length, threads=threads, **own)
+        how: dict[str, Any] = {"pooling": source.pooling, "max_length": source.max_length, "device": hardware.device}
+        encoder = load_text_encoder(source.name, runtime=runtime, precision=graph, threads=hardware.threads, **how)
+        if isinstance(encoder, OnnxEncoder) and encoder.report:
+            note(graph_sentence(encoder.file, encoder.report, where or encoder.device.type))
+        return encoder
 
     def load(self, source: Source, *, device: str | None = None, precision: str = "fp32") -> "Encoder":
         """Load the encoder."""

@@ -117,7 +117,7 @@ def test_a_cut_is_taken_up_and_gives_way_to_cuts_only(run, tmp_path, tiny_folder
     code, out, err = run("cut", tiny_folder("bert"), "--layer", 2)
     assert (code, out) == (1, "")
     assert "Error: exported/lean holds another model" in err
-    assert "Hint: Name another folder with --workspace." in err
+    assert "Hint: Name another folder with --workspace; to work on what" in err
     assert "Layer 9 does not exist" in run("cut", tiny_folder("bert"), "--layer", 9, "--workspace", "other")[2]
     assert not (tmp_path / "other").exists()
 

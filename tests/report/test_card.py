@@ -1,7 +1,7 @@
 """The one model card: read by the hub's reader, escaped, and saying how the saved folder loads."""
 
 import re
-from functools import partial
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -13,33 +13,35 @@ from truncate_kit.methods.bert_lc.combine import combined_encoder
 from truncate_kit.models.layer_pooling import LayerAttentionPooling, LayerPooling
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import Dense, save_encoder
+from truncate_kit.models.store import origin_of
 from truncate_kit.report.card import onnxruntime_lines, write_card
 from truncate_kit.report.view import Table
 
 NAME = 'me/"odd" | <b>name</b> [x](y)'
 
 
-def card(**more):
-    return partial(write_card, base_model=NAME, title=f"{NAME}, cut", summary="Keeps 2 of\n3 layers.", **more)
+def card(encoder, model=NAME, **more):
+    """The card of the encoder, said to be 3 of 4 layers of the model."""
+    return write_card(encoder, replace(origin_of("cut", encoder, encoder), model=model, depth=4), **more)
 
 
 def test_the_hub_reads_the_front_matter(tiny_folder, tmp_path):
     encoder = load_encoder(tiny_folder("bert"))
-    found = HubCard(card(tags=("truncated",))(encoder)).data
+    found = HubCard(card(encoder)).data
     assert (found.library_name, found.pipeline_tag, found.base_model) == (
         "sentence-transformers", "sentence-similarity", NAME,
     )  # fmt: skip
     assert found.tags == ["sentence-transformers", "feature-extraction", "sentence-similarity", "truncated"]
-    heads = HubCard(card()(with_heads(tiny_folder("bert"))))
+    heads = HubCard(card(with_heads(tiny_folder("bert"))))
     assert heads.data.library_name == "truncate-kit"  # sentence-transformers cannot load it
-    assert heads.data.tags == ["sentence-similarity"]
+    assert heads.data.tags == ["sentence-similarity", "truncated"]
 
 
 def test_scores_stand_in_the_form_of_the_hub(tiny_folder):
     scores = [(NAME, "spearman_cosine", 0.58342), ("b", "m", 1)]
-    text = card(scores=scores)(load_encoder(tiny_folder("bert")))
+    text = card(load_encoder(tiny_folder("bert")), scores=scores)
     (model,) = yaml.safe_load(text.split("---")[1])["model-index"]  # as the hub's own pages read it
-    assert model["name"] == f"{NAME}, cut"
+    assert model["name"] == f"{NAME}, layer 3 of 4, not trained"
     assert [row["task"]["type"] for row in model["results"]] == ["semantic-similarity"] * 2
     assert [row["metrics"][0]["value"] for row in model["results"]] == [0.5834, 1]
     found = HubCard(text).data
@@ -52,21 +54,19 @@ def test_scores_stand_in_the_form_of_the_hub(tiny_folder):
 def test_a_local_folder_is_no_base_model_but_hands_on_its_own(tiny_folder, tmp_path):
     encoder, folder = load_encoder(tiny_folder("bert")), tmp_path / "mine"
     folder.mkdir()
-    made = partial(write_card, base_model=str(folder), title=f"{folder}, cut", summary="Half.")
-    text = made(encoder)
+    text = card(encoder, str(folder))
     assert HubCard(text).data.base_model is None
     assert str(tmp_path) not in text
-    assert "\n# mine, cut\n" in text
+    assert "\n# mine, layer 3 of 4, not trained\n" in text
     (folder / "README.md").write_text("---\nbase_model: org/model\nlicense: mit\nlanguage: de\n---\n")
-    found = HubCard(made(encoder)).data
+    found = HubCard(card(encoder, str(folder))).data
     assert (found.base_model, found.license, found.language) == ("org/model", "mit", "de")
     (folder / "README.md").write_text("---\n: [\n---\n")
-    assert HubCard(made(encoder)).data.license is None
+    assert HubCard(card(encoder, str(folder))).data.license is None
 
 
 def test_a_bundled_model_is_none_of_the_hub_and_its_licence_goes_along(tiny_folder):
-    made = partial(write_card, base_model="mini-bert", title="mini-bert, cut", summary="Half.")
-    found = HubCard(made(load_encoder(tiny_folder("bert")))).data.to_dict()
+    found = HubCard(card(load_encoder(tiny_folder("bert")), "mini-bert")).data.to_dict()
     assert "base_model" not in found
     assert (found["license"], found["license_name"]) == ("other", "research-evaluation-demonstration")
     assert "license_link" not in found  # a file beside the bundled one
@@ -83,18 +83,17 @@ def test_the_size_of_a_vector_is_that_of_its_vectors(tiny_folder, change):
     change(encoder)
     size = encoder.vectors(["a cat"]).shape[1]
     assert encoder.vector_width == size == encoder.vectors([]).shape[1]
-    assert f"| Vectors | {size} numbers, compared by cosine |" in card()(encoder)
+    assert f"| Vectors | {size} numbers, compared by cosine |" in card(encoder)
 
 
 def test_text_from_outside_opens_nothing(tiny_folder):
     table = Table("Points.", ("layer", "test"), (("1", "40.00"), ("2", "a | b"), ("3", "–")), marked=1)
-    text = card(facts=(("Data", NAME), ("Seeds", "0, 1")), table=table, notes=("All\nof `it`.",))(
-        load_encoder(tiny_folder("bert"))
-    )
+    encoder, facts = load_encoder(tiny_folder("bert")), (("Data", NAME), ("Seeds", "0, 1"))
+    text = card(encoder, facts=facts, table=table, notes=("All\nof `it`.",))
     body = text.split("---\n", 2)[2].strip().splitlines()
     name = 'me/"odd" \\| \\<b\\>name\\</b\\> \\[x\\](y)'
-    assert body[0] == f"# {name}, cut"
-    assert body[2] == "Keeps 2 of 3 layers."
+    assert body[0] == f"# {name}, layer 3 of 4, not trained"
+    assert body[2] == "A sentence encoder that keeps the first 3 of 4 layers."
     assert body[4:8] == ["| | |", "|---|---|", f"| Data | {name} |", "| Seeds | 0, 1 |"]
     assert body[8:10] == ["| Vectors | 16 numbers, compared by cosine |", "| Reads | 36 tokens |"]
     rows = ["Points.", "", "| layer | test |", "|---|---|", "| 1 | 40.00 |", "| **2** | a \\| b |", "| 3 | – |"]
@@ -117,12 +116,12 @@ def test_it_says_how_the_folder_loads(tiny_folder, kind, said):
         "pooler": lambda: combined_encoder(load_encoder(tiny_folder("bert")), (1, 2), over="max"),
         "heads": lambda: with_heads(tiny_folder("bert")),
     }[kind]()
-    assert said in card()(encoder)
+    assert said in card(encoder)
 
 
 def test_its_lines_load_the_folder_and_its_limits_are_said(tiny_folder, tmp_path):
     encoder = load_encoder(tiny_folder("bert"))
-    text = card()(encoder)
+    text = card(encoder)
     save_encoder(encoder, tmp_path / "lean", model_card=text)
     plain, graph = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     names = {}
@@ -132,4 +131,4 @@ def test_its_lines_load_the_folder_and_its_limits_are_said(tiny_folder, tmp_path
     assert graph.strip() == onnxruntime_lines("FOLDER", "model.onnx", encoder.max_length)  # run in tests/report
     assert "No score was measured" in text
     encoder.lower_case = True  # which a plain tokenizer would not do
-    assert "onnxruntime" not in card()(encoder)
+    assert "onnxruntime" not in card(encoder)

@@ -47,7 +47,6 @@ def card_text(
         values = ("spearman_cosine", trial.test), ("pearson_cosine", trial.test_pearson)
         if result.metric.startswith("Spearman"):  # other metrics have no name on the hub
             scores = [(result.data, metric, value / 100) for metric, value in values if value is not None]
-    kept = f"the first {origin.layer} of {origin.depth} layers" if origin.blocks is None else origin.place
     facts = (
         (capitalized(name), f"{numbers} of {origin.depth}"),
         ("Parameters", f"{origin.parameters:,}"),
@@ -55,38 +54,28 @@ def card_text(
         ("Before it", getattr(result, "before", "")),
         ("Layers", f"their mean: {listed(encoder.combination)}" if encoder.combination else ""),
     )
-    tags = ["truncated"] * (origin.layer < origin.depth)
-    return write_card(
-        encoder,
-        origin.model,
-        title=origin.words,
-        summary=f"A sentence encoder that keeps {kept}.",
-        facts=facts,
-        table=table,
-        notes=notes,
-        tags=tags + {"distill": ["distilled"], "freeze": ["frozen"]}.get(origin.method, []),
-        scores=scores,
-    )
+    return write_card(encoder, origin, facts=facts, table=table, notes=notes, scores=scores)
 
 
 def write_card(
     encoder: "Encoder",
-    base_model: str,
+    origin: Origin,
     *,
-    title: str,
-    summary: str,
     facts: Sequence[tuple[str, str]] = (),
     table: Table | None = None,
     notes: Sequence[str] = (),
-    tags: Sequence[str] = (),
     scores: Sequence[tuple[str, str, float]] = (),
 ) -> str:
     """Write Markdown with the front matter that the hub reads; texts are escaped.
 
     scores: data set, metric name of the hub, and test score from 0 to 1.
     """
-    if Path(base_model).is_dir():  # local paths are of no use to others
-        title = title.replace(base_model, Path(base_model).resolve().name)
+    title = origin.words
+    if Path(origin.model).is_dir():  # local paths are of no use to others
+        title = title.replace(origin.model, Path(origin.model).resolve().name)
+    kept = f"the first {origin.layer} of {origin.depth} layers" if origin.blocks is None else origin.place
+    tags = ["truncated"] * (origin.layer < origin.depth)
+    tags += {"distill": ["distilled"], "freeze": ["frozen"]}.get(origin.method, [])
     plain, length = encoder.heads is None, f"{encoder.max_length:,}"  # other packages read no heads
     results = [EvalResult("semantic-similarity", data, data, metric, round(value, 4)) for data, metric, value in scores]
     front = ModelCardData(
@@ -95,7 +84,7 @@ def write_card(
         tags=[*(["sentence-transformers", "feature-extraction"] * plain), "sentence-similarity", *tags],
         model_name=title,
         eval_results=results or None,
-        **_inherited(base_model),
+        **_inherited(origin.model),
     )
     measure = encoder.settings.get("similarity_fn_name") or "cosine"
     compared = f"compared by {measure}" if plain else "compared by a score of their own"
@@ -105,7 +94,7 @@ def write_card(
     parts = [
         f"---\n{harmless(front.to_yaml())}\n---",
         f"# {in_markdown(title)}",
-        in_markdown(summary),
+        in_markdown(f"A sentence encoder that keeps {kept}."),
         Table("", ("", ""), rows).markdown(),
         *([] if table is None else [in_markdown(table.title), table.markdown()]),
         *map(in_markdown, notes),

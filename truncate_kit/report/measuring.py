@@ -62,8 +62,8 @@ def view_bench_report(report: BenchReport) -> View:
         *(f"The graph of the {role} model was exported to {graph}." for role, graph in report.exported.items()),
         part and f"Real set: {report.num_texts:,} of {report.distinct_texts:,} distinct texts, evenly spread.",
     ]
-    tables = [gained_table(report), overview_table(report), _timings(report)]
-    return View("speed", "Speed against quality", tables, sentences, details=details, plots=[bench_plot(report)])
+    tables = [gained_table(report), _overview(report), _timings(report)]
+    return View("speed", "Speed against quality", tables, sentences, details=details, plots=[_plot(report)])
 
 
 def quality_sentence(report: BenchReport, quality: dict[str, float]) -> str:
@@ -87,7 +87,7 @@ def _runs(row: Any) -> str:
     return f"{row.role}, {BACKENDS[row.backend].title}"
 
 
-def overview_table(report: BenchReport) -> Table:
+def _overview(report: BenchReport) -> Table:
     """Show each model in each runtime."""
     on = "" if report.scored_on is None else f"; {report.metric} × 100 on {report.scored}"
     one = "one sentence" if any(row.scenario == "one sentence" for row in report.timings) else "latency"
@@ -168,7 +168,7 @@ def gained_table(report: BenchReport) -> Table | None:
     return Table(f"What the cut gained: {runtimes}{by}", ("", "lean", "full", "lean against full"), rows)
 
 
-def bench_plot(report: BenchReport) -> Plot | None:
+def _plot(report: BenchReport) -> Plot | None:
     """Draw speed against quality of each model in each runtime.
 
     Color: precision. Shape: runtime. Filled: lean; hollow: full.

@@ -43,10 +43,8 @@ from truncate_kit.report.card import SAMPLE_TEXTS, onnxruntime_lines, sentence_t
 from truncate_kit.report.distillation import choice
 from truncate_kit.report.measuring import (
     BUNDLED_SAY_LITTLE,
-    bench_plot,
     compared_in,
     gained_table,
-    overview_table,
     quality_sentence,
     rate,
 )
@@ -323,12 +321,8 @@ def comparison(runs: dict[str, Run]) -> list[View]:
         *(f"{letter}: {note}" for letter, run in runs.items() for note in run.notes),
     ]
     missing = [(f"{letter} was not measured", run.bench_command()) for letter, run in runs.items() if run.bench is None]
-    parts = [View("measures", "Measured", notes=notes, missing=missing)]
-    for letter, bench in benches.items():
-        key, plot, tables = f"speed-{letter}", bench_plot(bench), [gained_table(bench), overview_table(bench)]
-        plots = [] if plot is None else [replace(plot, name=key)]
-        parts.append(View(key, f"{letter}: lean against full", tables, plots=plots))
-    return parts
+    views = [replace(view_of(bench), title=f"{letter}: lean against full") for letter, bench in benches.items()]
+    return _numbered([View("measures", "Measured", notes=notes, missing=missing), *views])
 
 
 def write_page(run: Path, other: Path | None = None, *, out: Path | None = None) -> PageReport:
