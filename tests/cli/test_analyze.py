@@ -1,6 +1,5 @@
 """`truncate-kit analyze`: every option, what it prints and what it leaves."""
 
-import csv
 import json
 from dataclasses import replace
 from functools import partial
@@ -8,7 +7,7 @@ from functools import partial
 import matplotlib.image
 import pytest
 
-from tests.support.files import kept_in
+from tests.support.files import graded_file, kept_in
 from tests.support.pairs import TEXTS, pairs_of
 from truncate_kit.analysis.profile import profile
 from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
@@ -26,12 +25,7 @@ def run(run):
 
 @pytest.fixture
 def pairs_file(tmp_path):
-    path = tmp_path / "pairs.csv"
-    with path.open("w", encoding="utf-8", newline="") as handle:
-        writer = csv.writer(handle)
-        writer.writerow(["sentence1", "sentence2", "score"])
-        writer.writerows((pair.first, pair.second, round(pair.target, 2)) for pair in pairs_of(TEXTS))
-    return path
+    return graded_file(tmp_path / "pairs.csv", pairs_of(TEXTS))
 
 
 def _json(run, *arguments):

@@ -6,13 +6,13 @@ from functools import partial
 import matplotlib.image
 import pytest
 
+from tests.support.files import pairs_file as graded
 from truncate_kit.bench.result import BenchReport
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.store import origin_of
 from truncate_kit.models.truncation import truncate
 
-WORDS = ["the cat sat", "a red dog", "the big tree", "not a mat", "a small blue cat", "the dog ran", "on the red mat"]
 FAST = ("--backends", "torch-fp32", "--batch-sizes", "1,2", "--lengths", "4", "--repeats", "1", "--threads", "1")
 
 
@@ -24,10 +24,7 @@ def run(run):
 
 @pytest.fixture
 def pairs_file(tmp_path):
-    rows = [f"{a},{b},{(3 * i + 2 * j) % 6}" for i, a in enumerate(WORDS) for j, b in enumerate(WORDS) if i < j]
-    path = tmp_path / "pairs.csv"
-    path.write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n")
-    return path
+    return graded(tmp_path / "pairs.csv", "score", range(6))
 
 
 @pytest.fixture
@@ -50,7 +47,7 @@ def test_without_arguments_it_takes_what_finetune_left(run, workspace, pairs_fil
     assert "peak MB" not in out  # which a quick look does not measure
     for row in ("lean, torch fp32", "full, torch fp32", "2 × 4, lean, torch fp32"):
         assert row in out
-    assert "paired bootstrap over 21 pairs, 2,000 resamples" in out
+    assert "paired bootstrap over 64 pairs, 2,000 resamples" in out
     assert "What the cut gained" in out
     assert "Warning: nothing says" not in out
     report = BenchReport.read(workspace / "bench.json")

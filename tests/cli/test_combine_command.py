@@ -8,6 +8,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from tests.support.commands import fails, run, run_both
+from tests.support.files import graded_file
 from tests.support.pairs import sentence_pairs
 from truncate_kit.data.pairs import load_pairs
 from truncate_kit.methods.bert_lc.combine import combined_encoder, divide
@@ -19,7 +20,7 @@ from truncate_kit.models.truncation import layer_states
 
 @pytest.fixture
 def pairs_file(tmp_path):
-    return write_pairs(tmp_path / "pairs.csv", sentence_pairs(40))
+    return graded_file(tmp_path / "pairs.csv", sentence_pairs(40))
 
 
 def test_the_winner_is_saved_and_scored(tiny_folder, pairs_file, tmp_path, capsys):
@@ -53,19 +54,13 @@ def test_it_starts_from_what_finetune_left_and_prints_json(tiny_folder, pairs_fi
     assert max(len(layers) for layers, *_ in report["splits"][0]["by_size"]) == 2
 
 
-def write_pairs(path, pairs):
-    rows = [f"{pair.first},{pair.second},{pair.target:g}" for pair in pairs]
-    path.write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n")
-    return path
-
-
 def graded(path, vectors_of, levels=11):
     """Pairs graded by how alike their texts are to these vectors: what gives them will win."""
     pairs = [pair for pair in sentence_pairs(50) if pair.first != pair.second]
     first, second = (vectors_of([getattr(pair, side) for pair in pairs]) for side in ("first", "second"))
     ranks = torch.cosine_similarity(first, second).argsort().argsort().tolist()
     grades = [rank * levels // len(pairs) for rank in ranks]
-    return write_pairs(path, [replace(pair, target=grade) for pair, grade in zip(pairs, grades, strict=True)])
+    return graded_file(path, [replace(pair, target=grade) for pair, grade in zip(pairs, grades, strict=True)])
 
 
 @pytest.mark.parametrize(
@@ -94,7 +89,7 @@ def test_the_saved_winner_scores_what_the_search_found(tiny_folder, name, layers
     pairs = load_pairs(data, divide=False).train
     (dev, _), (test, _) = divide(pairs, 0, report.splits[0].num_dev)
     for places, expected in ((dev, report.splits[0].best[1]), (test, report.unseen)):
-        some = write_pairs(tmp_path / "some.csv", [pairs.pairs[place] for place in places])
+        some = graded_file(tmp_path / "some.csv", [pairs.pairs[place] for place in places])
         command = ("evaluate", out / "combined", "--data", some, "--workspace", out)
         found = json.loads(run(capsys, *command, "--json"))
         assert found["means"]["Spearman"] == pytest.approx(expected, abs=1e-6)

@@ -7,6 +7,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from tests.support.commands import run, scored
+from tests.support.files import graded_file
 from tests.support.pairs import make_pairs, word_triplets
 from truncate_kit.methods.contrast.settings import ContrastiveResult, LayerWeights
 from truncate_kit.models.loading import load_encoder
@@ -16,10 +17,8 @@ from truncate_kit.models.loading import load_encoder
 def files(tmp_path_factory):
     """A folder of graded pairs, triplets, and raw text."""
     home = tmp_path_factory.mktemp("files")
-    (home / "pairs").mkdir()
     for seed, split in enumerate(("train", "dev", "test")):
-        lines = [f"{pair.first},{pair.second},{pair.target:.3f}" for pair in make_pairs(20, seed=seed)]
-        (home / f"pairs/{split}.csv").write_text("sentence1,sentence2,score\n" + "\n".join(lines) + "\n")
+        graded_file(home / f"pairs/{split}.csv", make_pairs(20, seed=seed))
     lines = [",".join(row) for row in word_triplets().rows]
     (home / "triplets.csv").write_text("anchor,positive,negative\n" + "\n".join(lines) + "\n")
     (home / "raw.txt").write_text("a red dog\nthe big tree\na cat sat\nnot a mat\n")

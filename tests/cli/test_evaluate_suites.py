@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.files import kept_in
+from tests.support.files import SENTENCES, kept_in
 from truncate_kit.core.results import FORMAT
 from truncate_kit.data.pairs import complete_splits, load_pairs
 from truncate_kit.data.suites import find_sts
@@ -12,22 +12,21 @@ from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.models.loading import load_encoder
 
-SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat"]
-DEEDS = ["sat", "ran", "sat on the mat", "ran to the tree", "is not red", "is big", "is blue"]
-TEXTS = [f"{subject} {deed}" for subject in SUBJECTS for deed in DEEDS]
-
 
 @pytest.fixture
 def home(tmp_path):
     """A folder with two similarity sets, one classification set and one file of queries."""
-    rows = [f"{text},{TEXTS[(7 * place + 3) % len(TEXTS)]} {place % 4},{place % 6}" for place, text in enumerate(TEXTS)]
+    rows = [
+        f"{text},{SENTENCES[(7 * place + 3) % len(SENTENCES)]} {place % 4},{place % 6}"
+        for place, text in enumerate(SENTENCES)
+    ]
     for name, chosen in (("sts13/test.csv", rows), ("stsb/test.csv", rows[:30]), ("stsb/train.csv", rows[20:])):
         file = tmp_path / "data" / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("sentence1,sentence2,score\n" + "\n".join(chosen) + "\n")
-    labelled = [f"{text},{int('cat' in text)}" for text in TEXTS]
+    labelled = [f"{text},{int('cat' in text)}" for text in SENTENCES]
     (tmp_path / "data" / "mr.csv").write_text("text,label\n" + "\n".join(labelled) + "\n")
-    queries = [f"{text},{TEXTS[(place + 1) % len(TEXTS)]}" for place, text in enumerate(TEXTS)]
+    queries = [f"{text},{SENTENCES[(place + 1) % len(SENTENCES)]}" for place, text in enumerate(SENTENCES)]
     (tmp_path / "queries.csv").write_text("query,relevant\n" + "\n".join(queries) + "\n")
     return tmp_path
 

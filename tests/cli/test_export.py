@@ -1,24 +1,17 @@
 """`truncate-kit export` and `truncate-kit evaluate` on real weights and in a workspace."""
 
 import json
-from pathlib import Path
 
 import pytest
 from scipy import stats
 from sentence_transformers import SentenceTransformer
 
 from tests.support.commands import refused, run
+from tests.support.files import pairs_file
 from truncate_kit.data.pairs import read_pairs
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
-
-
-def write_pairs(path: Path) -> Path:
-    words = ["the cat sat", "a red dog", "the big tree", "not a mat", "a small blue cat", "the dog ran"]
-    rows = [f"{a},{b},{(3 * i + 2 * j) % 6}" for i, a in enumerate(words) for j, b in enumerate(words) if i < j]
-    path.write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n")
-    return path
 
 
 def test_a_real_model_scores_alike_by_others_in_torch_and_as_a_graph(
@@ -57,7 +50,7 @@ def workspace(tiny_folder, tmp_path, monkeypatch):
 
 
 def test_export_takes_up_what_finetune_left_and_evaluate_too(workspace, tmp_path, capsys):
-    data = write_pairs(tmp_path / "pairs.csv")
+    data = pairs_file(tmp_path / "pairs.csv", "score", range(6))
     shown = run(capsys, "export", "--onnx", "--normalize", "--data", data)
     assert "Matches torch to" in shown
     assert "Attention is fused: 1 node, one per layer." in shown
@@ -68,14 +61,21 @@ def test_export_takes_up_what_finetune_left_and_evaluate_too(workspace, tmp_path
         json.loads(run(capsys, "evaluate", "--data", data, *more, "--json"))["rows"][0]["values"]
         for more in ((), ("--runtime", "onnx"))
     )
-    assert torch_score["pairs"] == graph_score["pairs"] == 15
+    assert torch_score["pairs"] == graph_score["pairs"] == 64
     assert graph_score["Pearson"] == pytest.approx(torch_score["Pearson"], abs=0.01)
     assert f"{torch_score['Spearman']:.2f}" in run(capsys, "evaluate", "exported/lean", "--data", data)
 
 
 def test_export_does_not_replace_a_model_that_something_else_left(workspace, tiny_folder, tmp_path, capsys):
     before = {path: path.read_bytes() for path in (workspace / "lean").glob("*.*")}
-    problem = refused(capsys, "export", tiny_folder("electra"), "--onnx", "--data", write_pairs(tmp_path / "pairs.csv"))
+    problem = refused(
+        capsys,
+        "export",
+        tiny_folder("electra"),
+        "--onnx",
+        "--data",
+        pairs_file(tmp_path / "pairs.csv", "score", range(6)),
+    )
     assert "holds another model" in problem
     assert "--workspace" in problem
     assert {path: path.read_bytes() for path in (workspace / "lean").glob("*.*")} == before
@@ -84,15 +84,15 @@ def test_export_does_not_replace_a_model_that_something_else_left(workspace, tin
 def test_evaluate_chooses_split_columns_and_scale(tiny_folder, tmp_path, capsys):
     folder = tmp_path / "splits"
     folder.mkdir()
-    write_pairs(folder / "train.csv")
-    rows = write_pairs(folder / "dev.csv").read_text().splitlines()
+    pairs_file(folder / "train.csv", "score", range(6))
+    rows = pairs_file(folder / "dev.csv", "score", range(6)).read_text().splitlines()
     (folder / "test.csv").write_text("\n".join([*rows[:1], *rows[1:6]]) + "\n")
     model = tiny_folder("bert")
     found = {
         split: json.loads(run(capsys, "evaluate", model, "--data", folder, *arguments, "--json"))
         for split, arguments in {"test": [], "dev": ["--split", "dev"]}.items()
     }
-    assert {split: score["rows"][0]["values"]["pairs"] for split, score in found.items()} == {"test": 5, "dev": 15}
+    assert {split: score["rows"][0]["values"]["pairs"] for split, score in found.items()} == {"test": 5, "dev": 64}
     assert "no split 'validate'" in refused(capsys, "evaluate", model, "--data", folder, "--split", "validate")
     whole = refused(capsys, "evaluate", model, "--data", folder / "test.csv", "--split", "dev")
     assert "test.csv has no split 'dev'" in whole

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.commands import scored
+from tests.support.files import NOUNS, SENTENCES, pairs_file, words_folder, write_table
 from tests.support.retrieval import judged_folder, retrieval_folder
 from truncate_kit.data.pairs import complete_splits, load_pairs
 from truncate_kit.models.loading import load_encoder
@@ -15,19 +16,14 @@ from truncate_kit.report.view import overlap_warning
 from truncate_kit.training import queries, settings
 from truncate_kit.training import settings as configuration
 
-SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat"]
-DEEDS = ["sat", "ran", "sat on the mat", "ran to the tree", "is not red", "is big", "is blue"]
 FAST = ("--seeds", 1, "--epochs", 1, "--layer", "1")
 
 
 @pytest.fixture
 def single_file(tmp_path):
     """One file without splits, as most people have."""
-    texts = [f"{subject} {deed}" for subject in SUBJECTS for deed in DEEDS]
-    rows = [f"{a},{texts[(7 * i + 3) % len(texts)]} {i % 4},{i % 6}" for i, a in enumerate(texts * 3)]
-    path = tmp_path / "pairs.csv"
-    path.write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n")
-    return path
+    rows = [(text, f"{SENTENCES[(7 * i + 3) % 42]} {i % 4}", i % 6) for i, text in enumerate(SENTENCES * 3)]
+    return write_table(tmp_path / "pairs.csv", ("sentence1", "sentence2", "score"), rows)
 
 
 def test_a_single_file_is_divided_and_only_its_unseen_pairs_are_scored_afterwards(run, tiny_folder, single_file, drawn):
@@ -94,18 +90,8 @@ def test_a_teacher_beside_the_labels(run, tiny_folder, single_file):
     assert encoder_digest(load_encoder(lean)) != plain
 
 
-def labelled_file(path, column, labels, repeats=2):
-    texts = [f"{subject} {deed}" for subject in SUBJECTS for deed in DEEDS]
-    rows = [
-        f"{a},{texts[(5 * i + 2 + i // len(texts)) % len(texts)]} {i % 3},{labels[i % len(labels)]}"
-        for i, a in enumerate(texts * repeats)
-    ]
-    path.write_text(f"sentence1,sentence2,{column}\n" + "\n".join(rows) + "\n")
-    return path
-
-
 def test_paraphrase_labels_are_scored_by_f1(run, tiny_folder, tmp_path):
-    path = labelled_file(tmp_path / "paraphrases.csv", "label", (0, 1, 1), repeats=8)
+    path = pairs_file(tmp_path / "paraphrases.csv", "label", (0, 1, 1))
     code, out, err = run(
         "finetune", tiny_folder("bert"), "--objective", "paraphrase", "--data", path, *FAST, "--layer", "all"
     )
@@ -116,7 +102,7 @@ def test_paraphrase_labels_are_scored_by_f1(run, tiny_folder, tmp_path):
 
 
 def test_entailment_reads_classes_and_leaves_the_remembered_scores_alone(run, tiny_folder, tmp_path):
-    path = labelled_file(tmp_path / "nli.csv", "label", ("yes", "no", "maybe"))
+    path = pairs_file(tmp_path / "nli.csv", "label", ("yes", "no", "maybe"))
     code, out, err = run("finetune", tiny_folder("bert"), "--objective", "entailment", "--data", path, *FAST)
     assert code == 0, err
     assert "Classes: maybe, no, yes." in err
@@ -132,8 +118,7 @@ def test_word_pairs_get_the_papers_batches_and_epochs(run, tiny_folder, tmp_path
     monkeypatch.setattr(settings, "word_training", lambda: replace(usual, epochs=7))
     folder = tmp_path / "words"
     folder.mkdir()
-    words = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
-    rows = [f"{a},{b},{(3 * i + 5 * j) % 11}" for i, a in enumerate(words) for j, b in enumerate(words) if i < j]
+    rows = [f"{a},{b},{(3 * i + 5 * j) % 11}" for i, a in enumerate(NOUNS) for j, b in enumerate(NOUNS) if i < j]
     (folder / "simlex999.csv").write_text("word1,word2,score\n" + "\n".join(rows) + "\n")
     code, out, err = run("finetune", tiny_folder("bert"), "--data", folder, "--layer", 1, "--seeds", 1, "--json")
     assert code == 0, err
@@ -144,18 +129,9 @@ def test_word_pairs_get_the_papers_batches_and_epochs(run, tiny_folder, tmp_path
     assert "only test counts" in err
 
 
-def write_words(folder):
-    """A word similarity set of 28 pairs."""
-    names = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
-    rows = [f"{one},{other},{(3 * i + j) % 5}" for i, one in enumerate(names) for j, other in enumerate(names) if i < j]
-    (folder / "rg65.csv").write_text("word1,word2,score\n" + "\n".join(rows) + "\n")
-
-
 def test_priors_are_said_and_change_the_model(run, tiny_folder, single_file, monkeypatch):
     monkeypatch.setattr(configuration, "WORD_EPOCHS", 3)  # the fifty of the paper are looked at elsewhere
-    words = single_file.parent / "words"
-    words.mkdir()
-    write_words(words)
+    words = words_folder(single_file.parent / "words")
     command = ("finetune", tiny_folder("bert"), "--data", single_file, *FAST, "--learning-rate", 1e-3)
     weights = single_file.parent / "exported/lean/model.safetensors"
     code, _, err = run(*command)

@@ -6,24 +6,22 @@ import pytest
 from matplotlib import image
 
 from tests.support.commands import refused, run, scored
+from tests.support.files import SENTENCES
 from truncate_kit.data.pairs import complete_splits, load_pairs
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
 
-SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat"]
 MORE = ("", "cat", "and a mat", "not blue")
-DEEDS = ["sat", "ran", "sat on the mat", "not red", "big", "blue", "under the tree"]
-TEXTS = [f"{subject} {deed}" for subject in SUBJECTS for deed in DEEDS]
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """An empty working folder with one file of pairs and one of raw sentences."""
     monkeypatch.chdir(tmp_path)
-    rows = [f"{a},{TEXTS[(7 * i + 3) % len(TEXTS)]} {MORE[i % 4]},{i % 6}" for i, a in enumerate(TEXTS * 3)]
+    rows = [f"{a},{SENTENCES[(7 * i + 3) % len(SENTENCES)]} {MORE[i % 4]},{i % 6}" for i, a in enumerate(SENTENCES * 3)]
     (tmp_path / "pairs.csv").write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n")
-    (tmp_path / "raw.txt").write_text("\n".join(f"{text} and the dog" for text in TEXTS))
+    (tmp_path / "raw.txt").write_text("\n".join(f"{text} and the dog" for text in SENTENCES))
     return tmp_path
 
 

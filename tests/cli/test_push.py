@@ -7,17 +7,13 @@ import pytest
 from huggingface_hub import constants
 
 from tests.support.fake_hub import logged_in
+from tests.support.files import pairs_file
 from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError
 from truncate_kit.export.exporting import export_onnx, push_folder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 from truncate_kit.training.cutting import cut
 from truncate_kit_cli.app import main
-
-WORDS = ["the cat sat", "a red dog", "the big tree", "not a mat", "a small blue cat", "the dog ran"]
-PAIRS = "sentence1,sentence2,score\n" + "".join(
-    f"{a},{b},{(3 * i + 2 * j) % 6}\n" for i, a in enumerate(WORDS) for j, b in enumerate(WORDS) if i < j
-)
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +99,7 @@ def test_a_hub_that_is_not_there(hub, folder, monkeypatch):
 
 
 def test_the_command_pushes_when_asked_and_never_else(hub, tiny_folder, tmp_path, capsys):
-    (tmp_path / "pairs.csv").write_text(PAIRS)
-    places = {"--data": tmp_path / "pairs.csv", "--workspace": tmp_path / "out"}
+    places = {"--data": pairs_file(tmp_path / "pairs.csv", "score", range(6)), "--workspace": tmp_path / "out"}
     common = ["export", str(tiny_folder("bert")), "--onnx", *(str(part) for pair in places.items() for part in pair)]
     with pytest.raises(SystemExit) as end:
         main(common)

@@ -6,16 +6,14 @@ import re
 import numpy as np
 import pytest
 
+from tests.support.files import SENTENCES
 from truncate_kit.core.files import run_lock
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
 
-SUBJECTS = ["the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat", "the blue dog"]
-DEEDS = ["sat", "ran", "sat on the mat", "ran to the tree", "is not red", "is big"]
-TEXTS = [f"{subject} {deed}" for subject in SUBJECTS for deed in DEEDS]
 PAIRS = "sentence1,sentence2,score\n" + "".join(
-    f"{text},{TEXTS[(5 * place + 3) % len(TEXTS)]},{place % 6}\n" for place, text in enumerate(TEXTS)
+    f"{text},{SENTENCES[(5 * place + 3) % len(SENTENCES)]},{place % 6}\n" for place, text in enumerate(SENTENCES)
 )
 FAST = ("--seeds", 1, "--epochs", 1)
 
@@ -25,7 +23,7 @@ def files(tmp_path):
     """Pairs and texts in the folder of the command."""
     (tmp_path / "pairs.csv").write_text(PAIRS)
     (tmp_path / "texts.txt").write_text("the cat sat\na dog ran\n")
-    (tmp_path / "more.txt").write_text("\n".join(TEXTS) + "\n")
+    (tmp_path / "more.txt").write_text("\n".join(SENTENCES) + "\n")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +62,7 @@ WRITERS = {
 @pytest.mark.parametrize("command", WRITERS)
 def test_one_command_at_a_time_writes_into_a_workspace(run, tmp_path, tiny_folder, command):
     model, lean = tiny_folder("bert"), tmp_path / "exported/lean"
-    (tmp_path / "many.txt").write_text("".join(f"{text} and {place}\n" for place in range(5) for text in TEXTS))
+    (tmp_path / "many.txt").write_text("".join(f"{text} and {place}\n" for place in range(5) for text in SENTENCES))
     (tmp_path / "study.toml").write_text(f'models = [{{ model = "{model}" }}]\ntasks = [{{ data = "pairs.csv" }}]\n')
     if command in ("export", "bench"):
         save_encoder(truncate(load_encoder(model), 1), lean)
@@ -130,7 +128,7 @@ def test_what_training_replaces_is_said_and_a_distilled_model_is_kept(run, tmp_p
     assert code == 0, err
     assert f"holds a model made from {first}; that of {second} replaces it" in err
     assert "its graphs go with it: model.onnx." in err
-    (tmp_path / "many.txt").write_text("".join(f"{one} and {other}\n" for one in TEXTS for other in TEXTS[:6]))
+    (tmp_path / "many.txt").write_text("".join(f"{one} and {other}\n" for one in SENTENCES for other in SENTENCES[:6]))
     taught = run("distill", first, "--texts", "many.txt", "--blocks", "1", "--workspace", "taught")
     assert taught[0] == 0, taught
     before = (tmp_path / "taught/lean/model.safetensors").read_bytes()

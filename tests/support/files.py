@@ -3,7 +3,7 @@
 import csv
 import gzip
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,16 @@ import pyarrow.parquet
 import torch
 
 from truncate_kit.core.results import unsealed
+from truncate_kit.data.pairs import TextPair
 from truncate_kit.models.loading import load_encoder
 
 NOUNS = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
 PHRASES = ["the cat sat", "a red dog", "the big tree", "not a mat", "a small blue cat", "the dog ran", "under a tree"]
+SENTENCES = [
+    f"{subject} {deed}"
+    for subject in ("the cat", "a dog", "the small dog", "a red cat", "the big tree", "a mat")
+    for deed in ("sat", "ran", "sat on the mat", "ran to the tree", "is not red", "is big", "is blue")
+]
 
 
 def write_table(path: Path, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Path:
@@ -44,6 +50,12 @@ def pairs_file(path: Path, column: str, values: Sequence[object]) -> Path:
     ]
     path.write_text(f"sentence1,sentence2,{column}\n" + "\n".join(rows) + "\n")
     return path
+
+
+def graded_file(path: Path, pairs: Iterable[TextPair]) -> Path:
+    """A file of these pairs."""
+    rows = [(pair.first, pair.second, round(pair.target, 3)) for pair in pairs]
+    return write_table(path, ("sentence1", "sentence2", "score"), rows)
 
 
 def model_graded_file(folder: Path, model: Path) -> Path:
