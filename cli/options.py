@@ -164,28 +164,26 @@ def argument(default: Any, metavar: str, text: str) -> Any:
     return typer.Argument(default, metavar=metavar, help=text, show_default=False)
 
 
-def _shared(panel: str, text: str, *names: str, **details: Any) -> Any:
-    return typer.Option(*names, help=text, rich_help_panel=panel, **details)
-
-
-def _model(text: str) -> Any:
-    return typer.Argument(metavar="MODEL", show_default=False, help=f"Folder, hub name or bundled miniature; {text}.")
-
-
-Model = Annotated[str | None, _model("by default the one used last")]
-Finished = Annotated[str | None, _model("by default WORKSPACE/lean")]
-SearchMetric = Annotated[str | None, _shared(DATA, "Queries choose by ndcg (the default), mrr or recall, each at 10.")]
-Pooling = Annotated[str | None, _shared(DATA, "mean, cls, max or last; by default the model's own, else mean.")]
-MaxLength = Annotated[int | None, _shared(DATA, "Tokens per text; by default the model's limit.")]
-Dimensions = Annotated[int | None, _shared(DATA, "Keep only this number of dimensions of a vector, the first ones.")]
-Layers = Annotated[str | None, _shared(LAYERS, "auto (the default), all, or layers such as 3, 3,6,9 or 2..5.")]
-Blocks = Annotated[str | None, _shared(LAYERS, "Keep these blocks alone, such as 1,4,6 or 1..3,6.")]
-VocabularyFrom = Annotated[Path | None, _shared(LAYERS, "Drop word pieces that the texts of this file never use.")]
-Graph = Annotated[str | None, _shared(MACHINE, "Graph: fp32, fp16 or int8; by default what suits the device.")]
-Tensorboard = Annotated[
-    bool, _shared(RESULTS, "Log losses and scores to tensorboard/ beside the trials.", "--tensorboard")
+Model = Annotated[
+    str | None, argument(..., "MODEL", "Folder, hub name or bundled miniature; by default the one used last.")
 ]
-Threads = Annotated[int | None, _shared(MACHINE, "CPU threads; by default all cores.", min=1)]
+Finished = Annotated[
+    str | None, argument(..., "MODEL", "Folder, hub name or bundled miniature; by default WORKSPACE/lean.")
+]
+SearchMetric = Annotated[
+    str | None, data_option(..., "Queries choose by ndcg (the default), mrr or recall, each at 10.")
+]
+Pooling = Annotated[str | None, data_option(..., "mean, cls, max or last; by default the model's own, else mean.")]
+MaxLength = Annotated[int | None, data_option(..., "Tokens per text; by default the model's limit.")]
+Dimensions = Annotated[int | None, data_option(..., "Keep only this number of dimensions of a vector, the first ones.")]
+Layers = Annotated[str | None, layers_option(..., "auto (the default), all, or layers such as 3, 3,6,9 or 2..5.")]
+Blocks = Annotated[str | None, layers_option(..., "Keep these blocks alone, such as 1,4,6 or 1..3,6.")]
+VocabularyFrom = Annotated[Path | None, layers_option(..., "Drop word pieces that the texts of this file never use.")]
+Graph = Annotated[str | None, machine_option(..., "Graph: fp32, fp16 or int8; by default what suits the device.")]
+Tensorboard = Annotated[
+    bool, results_option(..., "Log losses and scores to tensorboard/ beside the trials.", "--tensorboard")
+]
+Threads = Annotated[int | None, machine_option(..., "CPU threads; by default all cores.", min=1)]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -31,7 +31,6 @@ from truncate_kit.core.workspace import (
     read_origin,
 )
 from truncate_kit.evaluation import SuiteReport, measured_digest
-from truncate_kit.evaluation.suites import SUITES
 from truncate_kit.export.record import ExportReport, read_exports
 from truncate_kit.methods.bert_lc.settings import CombinationReport
 from truncate_kit.methods.contrast.settings import ContrastiveResult
@@ -162,9 +161,8 @@ def read_run(folder: Path) -> Run:
 
 def suite_reports(workspace: Workspace) -> dict[Path, SuiteReport]:
     """Return the reports of suites, the longest first."""
-    paths = [(name, path) for name in (*SUITES, "mteb", "mteb-comparison") for path in _files_at(workspace.suite(name))]
-    read = {path: (name, SuiteReport.read_if_whole(path)) for name, path in paths}
-    return {path: report for path, (name, report) in read.items() if report is not None and report.suite == name}
+    read = {path: SuiteReport.read_if_whole(path) for path in _files_at(workspace.suite(""))}
+    return {path: report for path, report in read.items() if report is not None}
 
 
 def _files_at(path: Path) -> list[Path]:
