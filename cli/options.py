@@ -192,7 +192,7 @@ class Pairs:
 
     data: str | None = setting(
         None,
-        "Pairs (file, folder, hub name) or retrieval folder; else those used last, by distill none.",
+        "Pairs (file, folder, hub name) or retrieval folder; by default those used last, for distill none.",
         DATA,
         kind=str,
     )
@@ -287,7 +287,7 @@ class Push:
 
 
 def without_none(**values: Any) -> dict[str, Any]:
-    """Return the values that are not None."""
+    """Drop missing values."""
     return {name: value for name, value in values.items() if value is not None}
 
 
