@@ -125,11 +125,8 @@ def test_a_beam_finds_no_more_and_sizes_are_limited_as_told(tiny_folder):
 
 def test_the_mean_through_the_trained_head(tiny_folder):
     encoder, pairs = load_encoder(tiny_folder("bert")), sentence_pairs()
-    head, settings = (
-        find_pooler_head(tiny_folder("bert")),
-        CombineSettings(head=True, dev_pairs=18, splits=1),
-    )
-    report = combine(encoder, pairs, settings=settings, head=head)
+    settings = CombineSettings(head=True, dev_pairs=18, splits=1)
+    report = combine(encoder, pairs, settings=settings, head=find_pooler_head(tiny_folder("bert")))
     layers, _, on_test = report.splits[0].best
     dense = AutoModel.from_pretrained(tiny_folder("bert")).pooler.dense.double()
     with torch.no_grad():
@@ -183,10 +180,11 @@ def deep_encoder(depth, folder):
 
 def test_a_beam_beyond_27_layers(tmp_path):
     encoder, pairs = deep_encoder(27, tmp_path / "m"), sentence_pairs(30)
-    report = combine(encoder, pairs, settings=CombineSettings(dev_pairs=12, splits=1, width=2))
+    settings = CombineSettings(dev_pairs=12, splits=1)
+    report = combine(encoder, pairs, settings=replace(settings, width=2))
     assert (report.method, report.up_to, report.depth) == ("beam", 28, 27)
     assert report.num_subsets <= 28 + 2 * 27 * 28
     with pytest.raises(UsageError, match="268,435,455 combinations are too many"):
-        combine(encoder, pairs, settings=CombineSettings(dev_pairs=12, splits=1, search="exact"))
-    few = combine(encoder, pairs, settings=CombineSettings(dev_pairs=12, splits=1, up_to=2))
+        combine(encoder, pairs, settings=replace(settings, search="exact"))
+    few = combine(encoder, pairs, settings=replace(settings, up_to=2))
     assert (few.method, few.num_subsets) == ("exact", 28 + 28 * 27 // 2)

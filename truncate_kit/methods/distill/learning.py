@@ -25,7 +25,7 @@ from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import is_graph_of
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.methods.distill.settings import NEAR, Agreement, Blocks, DistillSettings, HeldOutScores
-from truncate_kit.methods.distill.texts import TextStore, TokenRows
+from truncate_kit.methods.distill.texts import TextStore
 from truncate_kit.models.encoder import Batch, Encoder
 from truncate_kit.models.store import StoredRows, encoder_digest
 from truncate_kit.training.examples import Evaluator, Examples, Ids
@@ -209,7 +209,7 @@ class TaughtTexts(Examples):
 
     def __init__(
         self,
-        texts: TokenRows,
+        texts: TextStore,
         places: NDArray[np.int64],
         vectors: NDArray[np.float16],
         settings: DistillSettings,

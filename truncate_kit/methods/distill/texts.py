@@ -1,5 +1,6 @@
 """Texts to learn from, as memory-mapped token ids; and pairs scored by a model's own cosines."""
 
+import copy
 import hashlib
 import json
 import random
@@ -9,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import torch
@@ -59,11 +60,18 @@ class RawTexts:
     vocabulary: Sequence[str] | None = None
 
 
-class TokenRows:
-    """Token ids of texts in one array; `ends` (n,) has the end of each; queries come first."""
+class TextStore:
+    """Texts of a folder that `store_texts` wrote, with their token ids in one array; queries come first."""
 
-    def __init__(self, tokens: NDArray[np.int32], ends: NDArray[np.int64], num_queries: int) -> None:
-        self._tokens, self._ends, self.num_queries = tokens, ends, num_queries
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / TEXTS_FILE  # one JSON object a line, without prompts
+        note = json.loads((folder / NOTE_FILE).read_text(encoding="utf-8"))
+        self.counts: dict[str, int] = note["counts"]  # see `DistillResult.texts`
+        self.digest: str = note["texts"]
+        self.num_queries = self.counts["num_queries"]
+        self._tokens: NDArray[np.int32] = np.memmap(folder / TOKENS_FILE, dtype=np.int32, mode="r")
+        self._ends: NDArray[np.int64] = np.load(folder / ENDS_FILE, mmap_mode="r")
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -82,18 +90,12 @@ class TokenRows:
         """Count the tokens of each text, (n,)."""
         return np.diff(self._ends, prepend=0)
 
-
-class TextStore(TokenRows):
-    """Texts of a folder that `store_texts` wrote."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        self.file = folder / TEXTS_FILE  # one JSON object a line, without prompts
-        note = json.loads((folder / NOTE_FILE).read_text(encoding="utf-8"))
-        self.counts: dict[str, int] = note["counts"]  # see `DistillResult.texts`
-        self.digest: str = note["texts"]
-        tokens = np.memmap(folder / TOKENS_FILE, dtype=np.int32, mode="r")
-        super().__init__(tokens, np.load(folder / ENDS_FILE, mmap_mode="r"), self.counts["num_queries"])
+    def shortened(self, encoder: Encoder, places: NDArray[np.int64], tokens: int) -> Self:
+        """Hold the token ids of texts at rising `places` in memory, cut; these can be learned from but not read."""
+        rows, cut = [encoder.reader.shortened(row, tokens) for row in self.ids_at(places)], copy.copy(self)
+        cut._tokens, cut._ends = np.concatenate(rows).astype(np.int32), np.cumsum([len(row) for row in rows])
+        cut.num_queries = int((places < self.num_queries).sum())
+        return cut
 
     def read(self, places: Collection[int]) -> list[str]:
         """Read texts in the order of the file, without prompts."""
@@ -189,7 +191,7 @@ def held_out_places(
     return order[: held // 2], order[held // 2 : held], order[held:]
 
 
-Taught = tuple[TokenRows, NDArray[np.int64], NDArray[np.float16]]
+Taught = tuple[TextStore, NDArray[np.int64], NDArray[np.float16]]
 """Texts, the places to learn from, and the teacher's vectors of all texts."""
 
 
@@ -208,10 +210,8 @@ def few_texts(
     if len(short) == number:
         return texts, short, vectors
     chosen = np.sort(np.concatenate([short, places[~is_short][: number - len(short)]]))  # queries stay first
-    ids = [encoder.reader.shortened(row, FEW_TOKENS) for row in texts.ids_at(chosen)]
-    tokens, ends = np.concatenate(ids).astype(np.int32), np.cumsum([len(row) for row in ids])
-    cut = TokenRows(tokens, ends, int((chosen < texts.num_queries).sum()))
-    return cut, np.arange(number), encoder.encode_ids(ids).numpy().astype(np.float16)
+    cut, all_places = texts.shortened(encoder, chosen, FEW_TOKENS), np.arange(number)
+    return cut, all_places, encoder.encode_ids(cut.ids_at(all_places)).numpy().astype(np.float16)
 
 
 def teacher_of(encoder: Encoder, layer: int | None) -> Encoder:
