@@ -1,9 +1,9 @@
 """Define objectives, training settings and trials, without torch."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from truncate_kit.core.errors import DataError, DivergedError, UsageError
 from truncate_kit.core.hardware import TRAINING_PRECISIONS, Precision
@@ -14,6 +14,7 @@ from truncate_kit.core.settings import EPOCHS as EPOCHS_ALLOWED
 if TYPE_CHECKING:
     from truncate_kit.data.pairs import PairSplits
 
+Kind = TypeVar("Kind")
 Method = Literal["tmft", "contrast"]
 DataKind = Literal["scores", "labels", "classes", "judged", "texts", "positives", "negatives"]
 DATA_WORDS: dict[DataKind, str] = {
@@ -312,6 +313,18 @@ def check_diverged(diverged: Sequence[tuple[str, DivergedError]]) -> None:
     if diverged:
         name, error = diverged[0]
         raise DivergedError(f"{name}: {error} Finished trials are kept.", hint=error.hint)
+
+
+def run_trials(runs: Iterable[tuple[str, Callable[[], Kind]]]) -> list[Kind]:
+    """Run named trials, and return their results. Raises `DivergedError` after all others were run."""
+    done, diverged = list[Kind](), list[tuple[str, DivergedError]]()
+    for name, run in runs:
+        try:
+            done.append(run())
+        except DivergedError as error:
+            diverged.append((name, error))
+    check_diverged(diverged)
+    return done
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

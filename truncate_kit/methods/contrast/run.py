@@ -4,16 +4,18 @@ import contextlib
 import copy
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.core.errors import DataError, DivergedError, UsageError
+from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.core.files import local_path
-from truncate_kit.core.progress import Progress, ProgressOption, reporter
+from truncate_kit.core.progress import ProgressOption, reporter
 from truncate_kit.core.vectors import Span
 from truncate_kit.core.workspace import RESULT_FILES
 from truncate_kit.data.pairs import PairSet, PairSplits
@@ -34,7 +36,7 @@ from truncate_kit.models.store import RunStore, encoder_digest, origin_of, outpu
 from truncate_kit.models.truncation import truncate
 from truncate_kit.training.examples import ContrastiveTexts, Examples, Ids, PairEvaluator, Scores, builder, encoded
 from truncate_kit.training.loop import ALONE, Group, TrainingRun, isolated
-from truncate_kit.training.settings import OBJECTIVES, TrainingSettings, Trial, check_diverged, trial_name, trial_scores
+from truncate_kit.training.settings import OBJECTIVES, TrainingSettings, Trial, run_trials, trial_name, trial_scores
 
 
 def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: int) -> Encoder:
@@ -294,11 +296,7 @@ def finetune_contrastive(
         DivergedError: A seed diverged; the others are kept.
     """
     start, progress, settings = time.perf_counter(), reporter(progress), settings or ContrastiveSettings()
-    if data.dev is None:
-        raise DataError(f"{data.name} has no dev split to choose by.", hint="Give a folder with dev and test files.")
-    for pairs in filter(None, (data.dev, data.test)):
-        pairs.check_graded()
-        pairs.check_ranked()
+    dev = _checked_dev(data)
     columns, fills, out = _columns(rows, settings), generator or encoder, local_path(out)
     training = settings.training(encoder.family.recipe, encoder.width)
     depth = poolable_encoder(encoder, settings, seed=0).depth  # refuses what does not suit
@@ -307,35 +305,54 @@ def finetune_contrastive(
     if OBJECTIVES[settings.objective].fills_words:
         parts += [encoder_digest(fills), masked_head_digest(fills)]
     store = RunStore(out / "trials", run_key(encoder, *parts), {"model": encoder.name, "contrastive": plain})
-    run = _Run(encoder, fills, rows, columns, data, data.dev, settings, training, store, group, progress, stage_done)
+
+    def trial(seed: int, *, again: bool = False) -> Trial:
+        """Return the trial of this seed; run it if it is missing, or `again`."""
+        name = trial_name(depth, seed, training.epochs)
+        found = group.agree(store.read(name, Trial) if group.leads and not again else None)
+        if found is None:
+            model = poolable_encoder(encoder, settings, seed=seed)
+            examples = _examples(model, columns, fills, settings, group)
+            running = {"checkpoint": store.checkpoint(name), "progress": progress, "stage_done": stage_done}
+            found = _train(model, examples, data, settings, training, seed, group, **running)
+            if group.leads:
+                store.write_encoder(name, found, model)
+        return found
+
     with contextlib.ExitStack() as held:
         if group.leads:
             held.enter_context(output_folder(out, encoder, "lean"))
             held.enter_context(store.open())
-        diverged = list[tuple[str, DivergedError]]()
-        for seed in settings.seeds:
-            try:
-                run.trial(seed)
-            except DivergedError as error:
-                diverged.append((f"Seed {seed}", error))
-        check_diverged(diverged)
+        run_trials((f"Seed {seed}", partial(trial, seed)) for seed in settings.seeds)
         # A shorter run drops no seed.
         finished = store.all(Trial).values() if group.leads else ()
         trials = group.agree(sorted(finished, key=lambda trial: trial.seed))
-        best = max(trials, key=lambda trial: (trial.dev, -trial.seed))
+        best = max(trials, key=lambda one: (one.dev, -one.seed))
         if not group.agree(store.has_weights(best.name)):  # weights of another seed were kept
-            run.trial(best.seed, again=True)
+            trial(best.seed, again=True)
         result = None
         if group.leads:
             lean = store.encoder(best.name, encoder.device)
-            result = run.result(trials, best, lean.num_parameters, time.perf_counter() - start)
-            lean.name, lean.seen = encoder.name, merged(encoder.seen, keys_of(data.dev, rows.pairs()))
+            given = {"settings": settings, "parameters": lean.num_parameters, "processes": group.size}
+            seconds = time.perf_counter() - start
+            result = _result(encoder, rows, columns, data, training, trials, best, seconds=seconds, **given)
+            lean.name, lean.seen = encoder.name, merged(encoder.seen, keys_of(dev, rows.pairs()))
             origin = origin_of("contrast", encoder, lean, data=data, settings=settings.to_dict())
             save_encoder(lean, out / "lean", model_card=result.card(lean, origin), origin=origin)
             for place in (store.folder, out):  # results of other data or settings stay in their store
                 result.write(place / RESULT_FILES["contrast"])
             store.forget_weights({best.name})
     return cast(ContrastiveResult, group.agree(result))
+
+
+def _checked_dev(data: PairSplits) -> PairSet:
+    """Return dev. Raises `DataError` without it, or for pairs that cannot be ranked."""
+    if data.dev is None:
+        raise DataError(f"{data.name} has no dev split to choose by.", hint="Give a folder with dev and test files.")
+    for pairs in filter(None, (data.dev, data.test)):
+        pairs.check_graded()
+        pairs.check_ranked()
+    return data.dev
 
 
 def _columns(rows: TripletSet, settings: ContrastiveSettings) -> list[list[str]]:
@@ -353,94 +370,82 @@ def _columns(rows: TripletSet, settings: ContrastiveSettings) -> list[list[str]]
     return columns
 
 
-@dataclass(slots=True)
-class _Run:
-    full: Encoder
-    generator: Encoder
-    rows: TripletSet
-    columns: Sequence[Sequence[str]]
-    data: PairSplits
-    dev: PairSet
-    settings: ContrastiveSettings
-    training: TrainingSettings
-    store: RunStore
-    group: Group
-    progress: Progress
-    stage_done: StageDone | None
+def _examples(
+    encoder: Encoder, columns: Sequence[list[str]], generator: Encoder, settings: ContrastiveSettings, group: Group
+) -> Examples:
+    row = OBJECTIVES[settings.objective]
+    reader = replace(encoder.reader, max_length=min(encoder.max_length, settings.max_tokens))
+    ids = [reader.token_ids(column) for column in columns]
+    common: dict[str, Any] = {"temperature": settings.temperature, "group": group}
+    if row.fills_words:
+        common |= {"weight": settings.replaced_weight, "share": settings.masked_share}
+        return DifferenceTexts(encoder, ids[0], generator, **common)
+    own_weight = settings.hard_negative_weight
+    examples: Examples = builder(row.examples)(ids, own_weight=own_weight, chunk=settings.chunk, **common)
+    return examples
 
-    def _examples(self, encoder: Encoder, columns: list[list[Ids]]) -> Examples:
-        settings, row = self.settings, OBJECTIVES[self.settings.objective]
-        common: dict[str, Any] = {"temperature": settings.temperature, "group": self.group}
-        if row.fills_words:
-            common |= {"weight": settings.replaced_weight, "share": settings.masked_share}
-            return DifferenceTexts(encoder, columns[0], self.generator, **common)
-        own_weight = settings.hard_negative_weight
-        examples: Examples = builder(row.examples)(columns, own_weight=own_weight, chunk=settings.chunk, **common)
-        return examples
 
-    def trial(self, seed: int, *, again: bool = False) -> Trial:
-        """Return the trial of this seed; run it if it is missing, or `again`."""
-        settings, training, group = self.settings, self.training, self.group
-        encoder = poolable_encoder(self.full, settings, seed=seed)
-        name = trial_name(encoder.depth, seed, training.epochs)
-        known = group.agree(self.store.read(name, Trial) if group.leads and not again else None)
-        if known is not None:
-            return known
-        reader = replace(encoder.reader, max_length=min(encoder.max_length, settings.max_tokens))
-        examples = self._examples(encoder, [reader.token_ids(column) for column in self.columns])
-        on_dev = (PairEvaluator if settings.keep_pooler else BareEvaluator)(encoder, self.dev)
-        every = settings.evaluate_every
-        run = TrainingRun(encoder, examples, on_dev, training, seed=seed, evaluate_every=every, group=group)
-        run.train(
-            checkpoint=self.store.checkpoint(name),
-            progress=self.progress,
-            stage_done=self.stage_done,
-            task=f"{settings.objective}, {settings.pooling}, layer {encoder.depth}, seed {seed}",
-        )
-        if not settings.keep_pooler:
-            remove_pooler(encoder)
-        dev, test = group.agree(on_dev.score(encoder)), None
-        if self.data.test is not None:
-            test = group.agree(PairEvaluator(encoder, self.data.test).score(encoder))
-        trial = Trial(
-            layer=encoder.depth,
-            seed=seed,
-            epochs=training.epochs,
-            steps=training.epochs * -(-len(examples) // training.batch_size),
-            **trial_scores(run.scores, dev, test, run.seconds),
-        )
-        if group.leads:
-            self.store.write_encoder(name, trial, encoder)
-        return trial
+def _train(
+    encoder: Encoder,
+    examples: Examples,
+    data: PairSplits,
+    settings: ContrastiveSettings,
+    training: TrainingSettings,
+    seed: int,
+    group: Group,
+    **running: Any,
+) -> Trial:
+    """Train `encoder` in place, and score it as it will be saved; `running` goes to `TrainingRun.train`."""
+    evaluator = PairEvaluator if settings.keep_pooler else BareEvaluator
+    on_dev, every = evaluator(encoder, cast(PairSet, data.dev)), settings.evaluate_every
+    run = TrainingRun(encoder, examples, on_dev, training, seed=seed, evaluate_every=every, group=group)
+    run.train(task=f"{settings.objective}, {settings.pooling}, layer {encoder.depth}, seed {seed}", **running)
+    if not settings.keep_pooler:
+        remove_pooler(encoder)
+    dev = group.agree(on_dev.score(encoder))
+    test = None if data.test is None else group.agree(PairEvaluator(encoder, data.test).score(encoder))
+    return Trial(
+        layer=encoder.depth,
+        seed=seed,
+        epochs=training.epochs,
+        steps=training.epochs * -(-len(examples) // training.batch_size),
+        **trial_scores(run.scores, dev, test, run.seconds),
+    )
 
-    def result(self, trials: Sequence[Trial], best: Trial, parameters: int, seconds: float) -> ContrastiveResult:
-        encoder, training, rows, data = self.full, self.training, self.rows, self.data
-        tests = [trial.test for trial in trials if trial.test is not None]
-        dev, test = Span.of([trial.dev for trial in trials]), Span.of(tests) if tests else None
-        test_texts = set(data.test.texts()) if data.test is not None else set[str]()
-        return ContrastiveResult(
-            model=encoder.name,
-            rows=rows.note,
-            num_rows=len(rows),
-            rows_fingerprint=rows.fingerprint(),
-            data=data.name,
-            data_fingerprint=data.fingerprint(),
-            settings=self.settings,
-            epochs=training.epochs,
-            batch_size=training.batch_size,
-            learning_rate=training.rate(encoder.width),
-            layer=best.layer,
-            depth=encoder.depth,
-            parameters=parameters,
-            trials=tuple(trials),
-            chosen_seed=best.seed,
-            dev=dev.mean,
-            dev_std=dev.std,
-            test=None if test is None else test.mean,
-            test_std=None if test is None else test.std,
-            test_texts=len(test_texts),
-            seen=len(test_texts.intersection(text for column in self.columns for text in column)),
-            seen_before=seen_before(data.evaluation, {encoder.name: encoder.seen}),
-            processes=self.group.size,
-            seconds=seconds,
-        )
+
+def _result(
+    encoder: Encoder,
+    rows: TripletSet,
+    columns: Sequence[Sequence[str]],
+    data: PairSplits,
+    training: TrainingSettings,
+    trials: Sequence[Trial],
+    best: Trial,
+    **given: Any,
+) -> ContrastiveResult:
+    tests = [one.test for one in trials if one.test is not None]
+    scores, test = Span.of([one.dev for one in trials]), Span.of(tests) if tests else None
+    test_texts = set[str]() if data.test is None else {*data.test.texts()}
+    return ContrastiveResult(
+        model=encoder.name,
+        rows=rows.note,
+        num_rows=len(rows),
+        rows_fingerprint=rows.fingerprint(),
+        data=data.name,
+        data_fingerprint=data.fingerprint(),
+        epochs=training.epochs,
+        batch_size=training.batch_size,
+        learning_rate=training.rate(encoder.width),
+        layer=best.layer,
+        depth=encoder.depth,
+        trials=tuple(trials),
+        chosen_seed=best.seed,
+        dev=scores.mean,
+        dev_std=scores.std,
+        test=None if test is None else test.mean,
+        test_std=None if test is None else test.std,
+        test_texts=len(test_texts),
+        seen=len(test_texts.intersection(chain(*columns))),
+        seen_before=seen_before(data.evaluation, {encoder.name: encoder.seen}),
+        **given,
+    )

@@ -3,7 +3,7 @@
 import itertools
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import cast
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from truncate_kit.core.errors import DataError, DivergedError, ModelError, UsageError, counted
+from truncate_kit.core.errors import DataError, ModelError, UsageError, counted
 from truncate_kit.core.files import local_path
 from truncate_kit.core.progress import Progress, ProgressOption, reporter
 from truncate_kit.core.workspace import RESULT_FILES
@@ -45,7 +45,7 @@ from truncate_kit.models.pipeline import read_layer_heads, save_encoder
 from truncate_kit.models.store import RunStore, origin_of, output_folder, run_key
 from truncate_kit.models.truncation import layers_held, truncate
 from truncate_kit.training.loop import TrainingRun, isolated
-from truncate_kit.training.settings import check_diverged, trial_scores
+from truncate_kit.training.settings import run_trials, trial_scores
 
 MODEL_FOLDER = "frozen"
 NLI_SCORES = {"contradiction": 0.0, "neutral": 0.5, "entailment": 1.0}
@@ -254,16 +254,15 @@ class _Run:
 
     def trials(self, left_out: int) -> tuple[FrozenTrial, tuple[FrozenTrial, ...]]:
         """Run missing trials; return the best requested one, and all finished ones."""
-        settings, diverged, asked = self.settings, list[tuple[str, DivergedError]](), list[FrozenTrial]()
-        for step in sorted(settings.steps, key=STEPS.index):
-            if step == AUTOENCODER:
-                self.autoencoders = self._pretrained(left_out)
-            for layer, seed in itertools.product(self.layers, settings.seeds):
-                try:
-                    asked.append(self._trial(step, layer, seed))
-                except DivergedError as error:
-                    diverged.append((_name(step, layer, seed), error))
-        check_diverged(diverged)
+
+        def runs() -> Iterator[tuple[str, Callable[[], FrozenTrial]]]:
+            for step in sorted(self.settings.steps, key=STEPS.index):
+                if step == AUTOENCODER:
+                    self.autoencoders = self._pretrained(left_out)
+                for layer, seed in itertools.product(self.layers, self.settings.seeds):
+                    yield _name(step, layer, seed), partial(self._trial, step, layer, seed)
+
+        asked = run_trials(runs())
         finished = self.store.all(FrozenTrial).values()
         trials = sorted(finished, key=lambda one: (STEPS.index(one.step), one.layer, one.seed))
         groups = {(trial.step, trial.layer) for trial in asked}
