@@ -234,7 +234,7 @@ def set_mask(model: Any, form: Literal["tokens", "lengths"]) -> str:
         made.append(ir.node("ReduceSum", [mask, axis], attributes={"keepdims": 0}, name="mask_sum"))
         mask = made[0].outputs[0]
         mask.dtype = ir.DataType.INT64
-    made.append(_as_int32(ir, mask, f"mask_{form}"))
+    made.append(_cast(ir, mask, ir.DataType.INT32, f"mask_{form}", mask.shape))
     model.graph.insert_before(attentions[0], made)
     for node in attentions:
         node.replace_input_with(_MASK_PLACE, made[-1].outputs[0])
@@ -272,7 +272,7 @@ def fuse_embeddings(model: Any, family: Family, precision: Precision) -> bool:
         made = [length, places, total, ir.Node("", "LayerNormalization", inputs, kept, name=norm.name)]
     else:
         model.graph.opset_imports.setdefault(MICROSOFT, 1)
-        narrow = _as_int32(ir, ids, "input_ids_int32")
+        narrow = _cast(ir, ids, ir.DataType.INT32, "input_ids_int32", ids.shape)
         inputs = [narrow.outputs[0], None, words, positions, None, norm.inputs[1], norm.inputs[2]]
         kept = [norm.attributes["epsilon"]]
         made = [narrow, ir.Node(MICROSOFT, "EmbedLayerNormalization", inputs, kept, num_outputs=2, name="embeddings")]
@@ -291,12 +291,6 @@ def _constant(model: Any, name: str, array: NDArray[Any]) -> Any:
     value = ir.Value(name=name, const_value=ir.tensor(array))
     model.graph.register_initializer(value)
     return value
-
-
-def _as_int32(ir: Any, value: Any, name: str) -> Any:
-    cast = ir.node("Cast", [value], attributes={"to": ir.DataType.INT32.value}, name=name)
-    cast.outputs[0].dtype = ir.DataType.INT32
-    return cast
 
 
 def count_fused_nodes(model: Any) -> dict[str, int]:

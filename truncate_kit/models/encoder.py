@@ -271,37 +271,32 @@ class Encoder(nn.Module):
         self.heads = heads
         self.seen: Keys = NO_KEYS  # pairs that taught or chose it
         self.trained: bool | None = None  # None if unknown
-        self.pooling = pooling
-        self.pooler: LayerPooler | None
-        self.pool_with(pooler)
-        if pooler is None:
-            self.pooling = pooling
+        self.pool_with(pooler, pooling)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the picklable attributes."""
         forget_capturing(self.backbone)
         return self.__dict__
 
-    def pool_with(self, pooler: LayerPooler | None) -> None:
-        """Make sentence vectors by this module, or by `pooling` of the last layer."""
-        self.combine_layers(None)
+    def pool_with(self, pooler: LayerPooler | None, pooling: PoolingMode | None = None) -> None:
+        """Make sentence vectors by this module, or by `pooling` of the last layer, by default that of a state."""
+        self.combination: tuple[int, ...] | None = None
         self.pooler = pooler
-        if pooler is not None:
-            self.pooling = pooler.state_pooling  # as after a reload
-            self.backbone.config.output_hidden_states = True
+        # As after a reload.
+        self.pooling: PoolingMode = pooler.state_pooling if pooler else pooling or self.state_pooling
+        # else sentence-transformers does not read lower layers
+        self.backbone.config.output_hidden_states = pooler is not None
 
-    def combine_layers(self, layers: Sequence[int] | None) -> None:
-        """Pool the mean over these layers, or the last alone. Raises `ModelError` if the family ends in a norm."""
-        if layers is not None and self.family.final_norm is not None:
+    def combine_layers(self, layers: Sequence[int]) -> None:
+        """Pool the mean over these layers. Raises `ModelError` if the family ends in a norm."""
+        if self.family.final_norm is not None:
             shown = ", ".join(map(str, layers))
             raise ModelError(
                 f"A {self.family.name} model ends in a norm, which no ordinary folder applies to layers {shown} first.",
                 hint="Combine its layers with `combine()`: what that saves has a copy of the norm.",
             )
-        self.combination: tuple[int, ...] | None = None if layers is None else tuple(layers)
-        self.pooler, self.pooling = None, self.state_pooling
-        # else sentence-transformers does not read lower layers
-        self.backbone.config.output_hidden_states = layers is not None
+        self.pool_with(None)
+        self.combination, self.backbone.config.output_hidden_states = tuple(layers), True
 
     @property
     def depth(self) -> int:

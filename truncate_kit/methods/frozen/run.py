@@ -216,7 +216,7 @@ def _store(
 def _frozen_part(encoder: Encoder, layer: int) -> Encoder:
     """Take the lowest blocks, without heads and later modules."""
     base = truncate(encoder, layer, copy_weights=False).eval()
-    base.combine_layers(None)
+    base.pool_with(None)
     base.tail, base.heads = nn.Sequential(), None
     return base
 
