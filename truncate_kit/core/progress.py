@@ -5,6 +5,7 @@ import math
 import sys
 import time
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
@@ -160,9 +161,13 @@ class Bars(TrialWatcher):
 
 
 def _bar(task: str, done: int, total: int) -> Any:
-    from tqdm.auto import tqdm
-
-    hidden = "ipykernel" not in sys.modules and not sys.stderr.isatty()
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    in_notebook = "IPKernelApp" in getattr(shell, "config", {})
+    if in_notebook and find_spec("ipywidgets") is not None:
+        from tqdm.notebook import tqdm
+    else:
+        from tqdm import tqdm
+    hidden = not in_notebook and not sys.stderr.isatty()
     return tqdm(desc=task, initial=done, total=total, leave=False, disable=hidden)
 
 
