@@ -181,7 +181,7 @@ def _tell_of_more() -> None:
 
 
 def _side_by_side(widths: Sequence[int], available: int) -> list[list[int]]:
-    """Group columns that fit, each group after the first column."""
+    """Split columns into groups that fit, repeating the first column in each."""
     groups = [[0]]
     for place in range(1, len(widths)):
         if sum(widths[other] + GAP for other in (*groups[-1], place)) - GAP > available and len(groups[-1]) > 1:
@@ -191,7 +191,7 @@ def _side_by_side(widths: Sequence[int], available: int) -> list[list[int]]:
 
 
 def progress_bar() -> "Progress":
-    """Return what draws progress on stderr."""
+    """Return the progress display on stderr."""
     from truncate_kit.core.progress import Bars, silent
 
     return silent if RUN.quiet else Bars(_above_bars)

@@ -57,7 +57,10 @@ def cut(
     """Cut a model at a layer or to some blocks, in its vocabulary, or both; save it with a card, without training."""
     kept = options.kept(layer, blocks)
     if kept is None and vocabulary_from is None:
-        raise UsageError("Nothing says what to cut.", hint="Give --layer 6, --blocks 1,4,6, or --vocabulary-from FILE.")
+        raise UsageError(
+            "No layer, blocks or vocabulary is given.",
+            hint="Give --layer 6, --blocks 1,4,6, or --vocabulary-from FILE.",
+        )
     result = _save_cut(workspace.starting_model(model, pooling, max_length), kept, vocabulary_from, workspace)
     show(result, workspace.lean)
     note(push.upload(workspace.lean))
@@ -205,7 +208,7 @@ def encode(
     graph: options.Graph = None,
     machine: Machine,
     out: Path = results_option(Path("vectors.npy"), "Where the vectors go, row n for text n."),
-    precision: str = results_option("float32", "Of the vectors: float32, float16, int8 or binary."),
+    precision: str = results_option("float32", "Vector precision: float32, float16, int8 or binary."),
     dimensions: options.Dimensions = None,
     normalize: bool | None = results_option(
         None,

@@ -429,7 +429,7 @@ class Workspace(Places):
             return None
         pairs.refuse_unless("graded pairs")
         if not is_retrieval_folder(folder):
-            raise UsageError(f"{folder}, which the last command took, is no longer there.", hint="Name other data.")
+            raise UsageError(f"{folder}, the data of the last command, does not exist.", hint="Name other data.")
         note(None if named else f"Data: {folder}, as in the last command.")
         return folder
 

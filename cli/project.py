@@ -46,7 +46,7 @@ def demo(
     distill(model=WHOLE, texts=[texts], blocks=HALF, epochs=PASSES, threads=threads, folder=folder / "distilled")
     say("")
     say("Next, your own model: truncate-kit analyze MODEL --data PAIRS.csv, then finetune, export --onnx, bench;")
-    say("or, where none drop at its end, or there are no scores: truncate-kit distill MODEL --texts sentences.txt.")
+    say("or, without a drop or scores: truncate-kit distill MODEL --texts sentences.txt.")
     say("")
     for part, what in ((folder, "All of it"), (folder / "distilled", "The BERT")):
         say(f"{what} on one page, with figures: {write_page(part).page}")

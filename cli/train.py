@@ -368,7 +368,7 @@ def contrast(
     pairs: Pairs,
     pooling: str = layers_option("layer-attention", "A row of the paper's Table 2; a wrong name lists them."),
     values: "Annotated[dict[str, Any], ContrastiveSettings]",
-    generator: str | None = training_option(None, "Of diffcse: model that fills in words; by default MODEL itself."),
+    generator: str | None = training_option(None, "Model that fills in words for diffcse; by default MODEL."),
     hardware: Hardware,
     workspace: Workspace,
     sentences: Path | None = results_option(None, "Texts whose layer attention is drawn; by default test pairs."),

@@ -203,7 +203,7 @@ def _check_onnxruntime(asked: Diagnosis) -> Iterator[MachineCheck]:
 
 
 def start_provider(name: str) -> str:
-    """Run a tiny graph on a provider in its own process; return any reason of failure."""
+    """Run a tiny graph on a provider in its own process; return the error, or an empty text."""
     command = [sys.executable, "-P", "-c", _PROBE, name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

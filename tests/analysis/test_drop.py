@@ -67,7 +67,7 @@ def test_the_rule(cka, signs, from_layer, confidence, said):
     [
         (DataError, "CKA is not defined", (*DISCRIMINATOR[:-1], None), "b"),
         (DataError, "layer 1, 2, 3, 4 of the model: there is nothing", (0.9, *[None] * 4, 0.9, 0.9, 0.9, 0.9), "b"),
-        (UsageError, "no middle", (1.0, 0.4), "b"),
+        (UsageError, "too short", (1.0, 0.4), "b"),
         (UsageError, "Without a reference", DISCRIMINATOR, None),
     ],
 )

@@ -237,7 +237,7 @@ def test_layer_without_information_has_no_value_and_json_no_nan(encoder, other):
 @pytest.mark.parametrize(
     ("error", "match", "texts", "given"),
     [
-        (UsageError, "nothing to read", None, {}),
+        (UsageError, "no texts to analyze", None, {}),
         (DataError, "too few", ["a cat", "a dog", "a cat"], {}),
         (UsageError, "16 of 16 dimensions", TEXTS, {"settings": AnalysisSettings(outliers=16)}),
         (UsageError, "in memory", TEXTS, {"settings": AnalysisSettings(kernel="rbf", streamed=True)}),

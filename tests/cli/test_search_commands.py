@@ -144,7 +144,7 @@ def test_the_next_command_takes_the_last_queries_until_pairs_come(capfd, tiny_fo
     for command in ("evaluate", "analyze", "bench", "export"):
         options = ("--onnx",) if command == "export" else ()
         problem = fails(capfd, command, *options, *here)
-        assert f"{folder.resolve()}, which the last command took, is no longer there." in problem
+        assert f"{folder.resolve()}, the data of the last command, does not exist." in problem
     moved.rename(folder)
     pairs = pairs_file(tmp_path / "pairs.csv", "score", (0, 1, 2, 3, 4, 5))
     run(capfd, "analyze", model, "--data", pairs, *here)

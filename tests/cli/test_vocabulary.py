@@ -113,7 +113,7 @@ def result_card(folder):
 
 def test_what_cannot_be_cut_is_said(model, tiny_folder, tmp_path, capsys):
     (tmp_path / "empty.txt").write_text("\n")
-    assert "what to cut" in fails(capsys, "cut", model)
+    assert "No layer, blocks or vocabulary" in fails(capsys, "cut", model)
     assert "gone.txt" in fails(capsys, "cut", model, "--vocabulary-from", "gone.txt")
     assert "empty.txt is empty" in fails(capsys, "export", model, "--onnx", "--vocabulary-from", "empty.txt")
     assert "WordLevel" in fails(capsys, "cut", tiny_folder("bert"), "--vocabulary-from", "texts.txt")

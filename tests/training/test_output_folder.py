@@ -74,7 +74,7 @@ def test_data_in_a_folder_that_would_be_replaced_is_not_removed(tiny_folder, tmp
     own.parent.mkdir(parents=True)
     own.write_text("a")
     (tmp_path / "lean" / "vocab.txt").write_text("a part of a model")
-    with pytest.raises(UsageError, match="no part of a model"), output_folder(tmp_path, encoder, "lean"):
+    with pytest.raises(UsageError, match="not a model file"), output_folder(tmp_path, encoder, "lean"):
         pass
     own.unlink()
     with output_folder(tmp_path, encoder, "lean"):

@@ -420,7 +420,7 @@ class StreamedCKA:
             self._start(batches)
         if [batch.shape[::2] for batch in batches] != [model.total.shape for model in self._models]:
             hint = "Feed all batches of one model, or of the same two, to one accumulator."
-            raise UsageError("This batch has other models, layers or widths than the first one.", hint=hint)
+            raise UsageError("This batch differs from the first in models, layers or widths.", hint=hint)
         for parts in zip(*(torch.split(batch, BUFFERED_TEXTS, 1) for batch in batches), strict=True):
             for model, part in zip(self._models, parts, strict=True):
                 model.add(part)

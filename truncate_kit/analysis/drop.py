@@ -95,7 +95,7 @@ def predict_drop(
     depth = len(cka) - 1
     if depth < 2:
         hint = "Predict drops for models of at least two blocks."
-        raise UsageError(f"A model of {depth} blocks has no middle to compare its end with.", hint=hint)
+        raise UsageError(f"A model of {depth} blocks is too short to compare its middle and end.", hint=hint)
     if reference is None and effective_rank is None and untrained_spearman is None:
         raise UsageError(
             "Without a reference the drop cannot be predicted from CKA alone.",

@@ -83,7 +83,7 @@ def profile(
     elif retrieval is not None:
         offered = [text for text in (*retrieval.queries, *retrieval.documents) if text]
     else:
-        raise UsageError("There is nothing to read.", hint="Give `texts`, or graded `pairs`.")
+        raise UsageError("There are no texts to analyze.", hint="Give `texts`, or graded `pairs`.")
     distinct = list(dict.fromkeys(offered))
     if texts is None and pairs is not None:
         drawn = distinct_texts(pairs)

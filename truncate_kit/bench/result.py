@@ -95,10 +95,10 @@ GRAPH = "onnx-fp32"
 def select_backends(
     names: Sequence[str] | None, device: "torch.device", folders: Sequence[Path] = (), *, slow_starts: bool = True
 ) -> tuple[Backend, ...]:
-    """Return backends by name; `["all"]` gives all that can run on `device`.
+    """Return backends by name; `["all"]` selects all that run on `device`.
 
-    By default no rivals, compilers only on CUDA with `slow_starts`, and fp16 or int8 graphs only if `folders` hold one
-    for the device. Raises `UsageError` for an unknown name.
+    By default exclude rivals, compilers unless on CUDA with `slow_starts`, and fp16 or int8 graphs unless `folders`
+    hold one for the device. Raises `UsageError` for an unknown name.
     """
     cuda = device.type == "cuda"
     sensible = tuple(row for row in BACKENDS.values() if cuda or not row.on_cuda)

@@ -41,12 +41,12 @@ def local_path(name: str | Path) -> Path:
 
 
 def real_path(path: str | Path) -> Path:
-    """Resolve links; accepts circles of links."""
+    """Resolve links; accept circular links."""
     return Path(os.path.realpath(path))
 
 
 def is_there(path: str | Path) -> bool:
-    """Tell if a path exists; accepts names too long for a file."""
+    """Return whether a path exists; False for overlong names."""
     return os.path.exists(path)  # noqa: PTH110  # Path.exists raises for such names
 
 
@@ -223,9 +223,9 @@ def run_lock(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def unfinished(folder: Path, *, shared: bool = False) -> Iterator[None]:
-    """Mark the work in `folder` until it ends or is refused.
+    """Mark `folder` as unfinished until the block ends or rejects its input.
 
-    shared: Keep the mark after a diverged training: other settings share this folder.
+    shared: Other settings use this folder; keep the mark if training diverges.
     """
     refused = (UsageError, DataError, ModelError, *([] if shared else [DivergedError]))
     mark = mark_unfinished(folder)
@@ -240,7 +240,7 @@ def unfinished(folder: Path, *, shared: bool = False) -> Iterator[None]:
 
 
 def mark_unfinished(folder: Path) -> Path:
-    """Mark the work in `folder`; return the marker."""
+    """Mark `folder` as unfinished; return the marker."""
     folder.mkdir(parents=True, exist_ok=True)
     mark = folder / _UNFINISHED
     mark.touch()

@@ -158,7 +158,7 @@ TARGETS: tuple[Target, ...] = get_args(Target)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrecisionRow:
-    """Uses of one precision."""
+    """Training, export and figure settings of one precision."""
 
     trains: bool = False
     # Torch's type of weights and products, if it has fast ones.

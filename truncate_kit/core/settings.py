@@ -137,7 +137,7 @@ def listed_texts(texts: Iterable[str]) -> list[str]:
     """Return texts as a list. Raises `UsageError`."""
     several = [] if isinstance(texts, str) else list(texts)
     if isinstance(texts, str) or not all(isinstance(text, str) for text in several):
-        raise UsageError("A list of texts is needed.", hint="Give each text as a str; leave out what is missing.")
+        raise UsageError("Texts must be a list of str.", hint="Give each text as a str; leave out missing texts.")
     return several
 
 

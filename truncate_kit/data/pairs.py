@@ -105,7 +105,7 @@ def _check_finite(scores: Sequence[float], source: str) -> None:
 
 
 def check_ranks(scores: Sequence[float], source: str = "The set") -> None:
-    """Raise `DataError` for scores without a correlation, such as those of secret test sets."""
+    """Raise `DataError` if no correlation is defined, as for hidden test scores."""
     _check_finite(scores, source)
     if len(scores) < 3 or len(set(scores)) < 2:
         raise DataError(

@@ -157,7 +157,7 @@ def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> Retrieval
 
 
 def _texts_by_id(folder: Path, name: str) -> dict[str, str]:
-    """Return the texts by id, after their titles."""
+    """Return texts by id, each with its title in front."""
     path = jsonl_in(folder, name)
     if path is None:
         raise DataError(f"{folder} holds no {name}.jsonl.", hint=_LAYOUT)
@@ -169,7 +169,7 @@ def _texts_by_id(folder: Path, name: str) -> dict[str, str]:
     for row, (value, title, text) in enumerate(zip(table.values("_id"), titles, texts, strict=True)):
         key = "" if value is None else str(value).strip()  # some are numbers
         if not key or key in by_id:
-            raise table.problem(row, f"the id {key!r} is empty or there twice.", hint="Each needs an id of its own.")
+            raise table.problem(row, f"the id {key!r} is empty or repeated.", hint="Give each row its own id.")
         by_id[key] = f"{str(title or '').strip()} {text}".strip()
     return by_id
 

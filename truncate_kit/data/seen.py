@@ -45,7 +45,7 @@ def merged(*keys: Keys) -> Keys:
 
 
 def text_keys(pairs: Iterable[tuple[str, str]]) -> Keys:
-    """Return the key of each two texts, (n,)."""
+    """Return one key per pair of texts, (n,)."""
     return np.array([pair_key(*pair) for pair in pairs], dtype=np.uint64)
 
 
@@ -76,7 +76,7 @@ def write_seen(folder: Path, keys: Keys) -> None:
 
 
 def seen_by(model: str | Path) -> Keys:
-    """Return the keys of a model's folder or graph; none if they are missing or damaged."""
+    """Return the keys of a model's folder or graph; empty if missing or damaged."""
     folder = model_folder(model)
     if folder is None or not (folder / SEEN_FILE).is_file():
         return NO_KEYS

@@ -48,13 +48,13 @@ class LabelledSet:
 
 
 def find_sts(folder: str | Path, *, joined: bool = False) -> tuple[PairSet, ...]:
-    """Find the semantic similarity sets STS12 … 16, STSB, SICK-R of a folder, counted as in MTEB.
+    """Find STS12 … 16, STSB and SICK-R in a folder, with MTEB's splits.
 
-    STSB is its test split, SICK-R all its splits, STS12 … 16 all files but `train`; the scale is the range of scores.
+    STSB uses its test split, SICK-R all its splits, STS12 … 16 all files but `train`; the scale is the range of scores.
 
     Args:
         folder: Holds a file or folder for each set.
-        joined: Take all files of every set, as BERT-LC does.
+        joined: Use all files of every set, as in BERT-LC.
 
     Raises:
         DataError: A set cannot be read, or there is no set.
@@ -84,10 +84,10 @@ def read_trained_pairs(path: str | Path) -> Keys:
     if path.is_dir():
         files = [file for split, file in find_split_files(path).items() if split != "test"]
         if not files:
-            raise DataError(f"{path} holds no train or dev split.", hint="Name the file that was trained on.")
+            raise DataError(f"{path} holds no train or dev split.", hint="Name the training file.")
     pairs = list[tuple[str, str]]()
     for table in map(read_table, files):
-        hint = "Call the columns of its texts sentence1 and sentence2."
+        hint = "Name the text columns sentence1 and sentence2."
         names = find_columns(table, TRIPLET) or find_columns(table, PAIR, hint)
         rows = zip(*map(table.texts, names), strict=True)
         pairs += [pair for row in rows for pair in combinations(row, 2)]

@@ -65,7 +65,7 @@ class SearchVectors:
     measure: str
 
     def stored(self, form: VectorFormat) -> "SearchVectors":
-        """Store both sides and read them again; vectors of length 1 keep it with fewer dimensions.
+        """Round-trip both sides through `form`; unit vectors are rescaled to length 1 after a cut.
 
         Raises `UsageError` if the measure needs lengths, which int8, binary and `normalize` lose.
         """
@@ -76,7 +76,7 @@ class SearchVectors:
         if measure != "cosine" and (form.normalize or form.precision in ("int8", "binary")):
             if measure == "manhattan" or not unit:
                 raise UsageError(
-                    f"This model compares vectors by {measure} and their length, which this format does not keep.",
+                    f"This model compares vectors by {measure}, which needs their lengths; this format loses these.",
                     hint='Use `precision="float32"` or `precision="float16"`, and `normalize=False`.',
                 )
             measure = "cosine"

@@ -300,20 +300,20 @@ def score_transfer(
     work: Path | None = None,
     progress: ProgressOption = False,
 ) -> SuiteReport:
-    """Score logistic regressions on each set, and an `Encoder` also by its best mean of layers.
+    """Score logistic regressions on each set; for an `Encoder`, also on its best layer mean.
 
     Args:
         encoder: Anything with `.encode(texts)`.
         sets: As from `find_transfer`.
         model: Name in the report.
         settings: The protocol.
-        pooler: The model's trained pooler, also a baseline over the first token; `head` needs it.
-        work: Folder for finished divisions, for a resume.
+        pooler: The model's trained pooler, also a baseline over the first token; required by `head`.
+        work: Folder for finished splits, to resume from.
         progress: True for bars and logs, or a callable.
 
     Raises:
         ModelError: The settings ask for a head without pooler or layers.
-        DataError: A set has one class alone, every share leaves too few rows, or vectors are not finite.
+        DataError: A set has a single class, every share has too few rows, or vectors are not finite.
         FileProblemError: The folder cannot be written, or another process works there.
     """
     progress, settings = reporter(progress), settings or TransferSettings()

@@ -443,6 +443,6 @@ def _check_base(card: Path) -> None:
     for base in map(str, bases if isinstance(bases, (list, tuple)) else (bases,)):
         if Path(base).exists() or not _is_hub_name(base):
             raise ModelError(
-                f"{card} names {base!r} as base model, a folder that the hub does not have.",
-                hint="Write the name of that model on the hub into base_model, or remove the line.",
+                f"{card} has the base model {base!r}, which is not on the hub.",
+                hint="Set base_model to a hub name, or remove the line.",
             )

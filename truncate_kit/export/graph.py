@@ -219,7 +219,7 @@ def _split_skip_norms(model: Any) -> None:
 
 
 def set_mask(model: Any, form: Literal["tokens", "lengths"]) -> str:
-    """Give fused attentions their mask in place; return its form, "unfused" without such attentions.
+    """Connect the mask to fused attentions in place; return its form, or "unfused" without any.
 
     "tokens", the mask itself (b, t), suits the CPU. "lengths", its sums (b,), needs padding on the right, and lets CUDA
     use TensorRT's (SM 70 to 89) or cuDNN's (from SM 90, ONNX Runtime 1.30) fused kernels.

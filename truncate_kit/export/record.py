@@ -100,7 +100,7 @@ def fused_attention(nodes: dict[str, int]) -> int:
 
 
 def read_exports(folder: Path) -> tuple[ExportReport, ...]:
-    """Read export.json; empty without it. Raises `ModelError` for a damaged one."""
+    """Read export.json; empty if missing. Raises `ModelError` if it is damaged."""
     path = folder / REPORT_FILE
     if not path.exists():
         return ()

@@ -132,8 +132,8 @@ def _keep_first_norm(config: PretrainedConfig, blocks: Sequence[int]) -> None:
     """Require block 1, the only one without a norm before attention."""
     if blocks[0] != 1:
         raise LayerNotHeldError(
-            f"A modernbert model cannot be stored without block 1: its class drops the norm of block {blocks[0]} if "
-            "that comes first.",
+            f"A modernbert model cannot be stored without block 1: its class drops the norm of block {blocks[0]} "
+            "in first place.",
             hint="Keep block 1.",
         )
 
@@ -143,8 +143,8 @@ def _keep_scaling(config: PretrainedConfig, blocks: Sequence[int]) -> None:
     moved = [block for place, block in enumerate(blocks, 1) if block != place]
     if config.scale_attn_by_inverse_layer_idx and moved:
         raise LayerNotHeldError(
-            f"This gpt2 model divides the attention scores of each block by its place, and block {moved[0]} would "
-            "move to another one (scale_attn_by_inverse_layer_idx in config.json).",
+            f"This gpt2 model divides the attention scores by block position, and block {moved[0]} would "
+            "move (scale_attn_by_inverse_layer_idx in config.json).",
             hint="Keep the first blocks, without a gap.",
         )
 

@@ -169,9 +169,9 @@ def _check_pooling(pipeline: Pipeline, config: PretrainedConfig, pooling: str | 
         fits = pooler.fits(width, depth) and config.output_hidden_states
     if not fits:
         raise ModelError(
-            f"{pipeline.transformer} does not hand its layers to the module that pools over them.",
-            hint="Set output_hidden_states in config.json, and check that width and number of layers of both fit; or "
-            "save it again.",
+            f"{pipeline.transformer} does not pass all layers to its pooling module.",
+            hint="Set output_hidden_states in config.json, and check that both have the same width and "
+            "number of layers; or save the model again.",
         )
 
 

@@ -370,7 +370,7 @@ def write_pipeline(folder: Path, encoder: Encoder) -> None:
 
 
 def load_by_any_runtime(folder: Path) -> None:
-    """Remove a setting of torch's classes that Optimum's refuse."""
+    """Remove the no-pooler setting, which Optimum's classes refuse."""
     path = folder / _READING_FILE
     values = read_json(path) if path.is_file() else {}
     if all(values.get(key) == value for key, value in _NO_POOLER.items()):  # others' settings stay

@@ -82,7 +82,7 @@ def sha256_of(parts: Iterable[Part]) -> str:
 
 
 def in_order(values: Any) -> str:
-    """Return JSON without key order and kind of sequence."""
+    """Return JSON with sorted keys; tuples equal lists."""
     return json.dumps(values, sort_keys=True, default=repr)
 
 
@@ -140,7 +140,7 @@ def folder_digest(folder: Path) -> str:
 
 
 def run_key(encoder: Encoder, *parts: str) -> str:
-    """Return the SHA-256 of all that runs depend on."""
+    """Return the SHA-256 of the encoder and `parts`."""
     return sha256_of((encoder_digest(encoder), *parts))
 
 
@@ -345,9 +345,9 @@ class StoredRows:
         check_format(settings.get("format"), self._journal)
         if settings["made_from"] != made_from:
             raise UsageError(
-                f"{self.file.parent} holds {sum(record.get('rows', 0) for record in records):,} rows of another run: "
-                "of another input, model or option.",
-                hint="Finish that one with its own call, name another file as `out`, or remove that folder.",
+                f"{self.file.parent} holds {sum(record.get('rows', 0) for record in records):,} rows of a run "
+                "with other input, model or options.",
+                hint="Finish that run with its own options, name another file as `out`, or remove the folder.",
             )
         return chunks
 
@@ -382,8 +382,8 @@ def output_folder(out: Path, encoder: Encoder, *models: str, teachers: Sequence[
     for folder in (out / name for name in models):
         for file in sorted(folder.rglob("*")):
             if _DATA_ENDINGS.intersection(file.suffixes) and file.name not in ("vocab.txt", "merges.txt"):
-                problem = f"{file} is no part of a model, and would be removed with the folder it is in."
-                raise UsageError(problem, hint="Move it out of that folder, or name another folder as `out`.")
+                problem = f"{file} is not a model file, and would be deleted with its folder."
+                raise UsageError(problem, hint="Move the file elsewhere, or name another folder as `out`.")
         # A continued run would start from the replaced model.
         for model in (encoder, *teachers):
             source = local_path(model.name)

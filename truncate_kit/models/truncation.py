@@ -159,7 +159,7 @@ def _kept_names(config: PretrainedConfig, weights: Iterable[str], blocks: Sequen
 
 
 def parameters_kept(config: PretrainedConfig) -> tuple[int | None, ...]:
-    """Count the parameters at each layer 0 … L, pooler excluded; None if it cannot be stored.
+    """Count the parameters at each layer 0 … L, pooler excluded; None for layers that cannot be stored.
 
     config: Of the backbone, such as `encoder.backbone.config`.
     """
@@ -217,7 +217,7 @@ def keep_words(encoder: Encoder, texts: Sequence[str]) -> Encoder:
     new = {piece: place for place, piece in enumerate(pieces)}
     if piece_ids(kept, texts) != [[new[piece] for piece in row] for row in rows]:
         raise ModelError(
-            f"The tokenizer of {encoder.name} splits these texts otherwise without unused pieces.", hint=_KEEP
+            f"The tokenizer of {encoder.name} tokenizes these texts differently without the unused pieces.", hint=_KEEP
         )
     return kept
 

@@ -504,4 +504,4 @@ def vocabulary_sentences(cut: VocabularyCut) -> tuple[str, ...]:
     if cut.covered_pieces is None or cut.covered_texts is None:  # too few texts
         return (kept,)
     covered = f"{100 * cut.covered_pieces:.2f} % of the word pieces"
-    return (kept, f"Of texts not chosen from, {covered} are kept, and {100 * cut.covered_texts:.1f} % of vectors.")
+    return (kept, f"Held-out texts: {covered} are kept, and {100 * cut.covered_texts:.1f} % of vectors.")

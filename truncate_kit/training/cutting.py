@@ -74,13 +74,13 @@ def cut(
         encoder: The full model.
         kept: The last layer, or blocks as in `keep`; by default all.
         out: Gets `lean/`.
-        texts: Keep only their word pieces.
+        texts: Keep only the word pieces of these.
 
     Raises:
         LayerOutOfRangeError: A layer does not exist.
         LayerNotHeldError: The cut model cannot be saved exactly.
         FileProblemError: `out` is locked or unwritable.
-        ModelError: Blocks do not rise, or the vocabulary cannot be cut.
+        ModelError: Blocks are not in order, or the vocabulary cannot be cut.
         UsageError: `encoder` comes from `out`/lean.
     """
     from truncate_kit.models.pipeline import save_encoder

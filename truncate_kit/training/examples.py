@@ -62,7 +62,7 @@ class Examples:
         return [max(map(len, row)) for row in zip(*self._columns, strict=True)]
 
     def texts(self) -> Sequence[Ids]:
-        """Return all token ids, column after column; none to keep the whole vocabulary."""
+        """Return all token ids, by column; empty to keep the whole vocabulary."""
         return [ids for column in self._columns for ids in column]
 
     def ids(self, batch: Sequence[int]) -> list[Ids]:

@@ -125,5 +125,5 @@ def test_a_folder_that_would_fall_back_to_the_last_layer_is_refused(tiny_folder,
     config = json.loads((folder / "config.json").read_text())
     assert config.pop("output_hidden_states") is True
     (folder / "config.json").write_text(json.dumps(config))
-    with pytest.raises(ModelError, match="does not hand its layers"):
+    with pytest.raises(ModelError, match="does not pass all layers"):
         load_encoder(folder)

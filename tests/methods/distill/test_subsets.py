@@ -176,10 +176,10 @@ def test_no_subset_where_vectors_come_from_several_layers(bert, tiny_folder):
     with pytest.raises(LayerOutOfRangeError):
         check_blocks(bert, (1, 4))
     bert.combine_layers((1, 2))
-    with pytest.raises(ModelError, match="made from several layers"):
+    with pytest.raises(ModelError, match="combine several layers"):
         search_subsets(bert, evaluator_of(load_encoder(tiny_folder("bert"))))
     bert.pool_with(LayerPooling(16, layers=(1, 3)))
-    with pytest.raises(ModelError, match="made from several layers"):
+    with pytest.raises(ModelError, match="combine several layers"):
         check_blocks(bert)
 
 

@@ -307,7 +307,7 @@ def combined_encoder(
 
 
 def norm_settings(norm: nn.Module | None) -> dict[str, Any]:
-    """Return the settings of this norm for `LayerPooling`. Raises `ModelError` for unknown kinds."""
+    """Return the norm settings for `LayerPooling`. Raises `ModelError` for unknown kinds."""
     if norm is None:
         return {}
     if isinstance(norm, nn.LayerNorm):

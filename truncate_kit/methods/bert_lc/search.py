@@ -111,7 +111,7 @@ class PairGrams:
         self.num_layers, self.num_pairs = forms.shape[1], forms.shape[3]
 
     def select(self, pairs: Sequence[int]) -> "PairGrams":
-        """Return the forms of some pairs."""
+        """Return the Gram matrices of selected pairs."""
         return PairGrams(np.ascontiguousarray(self.forms[..., list(pairs)]))
 
     def cosines(self, layers: Sequence[int]) -> Floats:
@@ -179,7 +179,7 @@ def layers_in(mask: int) -> tuple[int, ...]:
 
 
 class BestSubsets:
-    """The best combination of each size and without each layer; score −∞ if undefined."""
+    """Best combinations by size and by excluded layer; undefined scores are −∞."""
 
     def __init__(self, num_layers: int) -> None:
         self.by_size = [_NO_SUBSET] * num_layers  # index k − 1 for k layers
@@ -192,7 +192,7 @@ class BestSubsets:
         best = max(self.by_size)
         if best == _NO_SUBSET:
             raise DataError(
-                "No combination of layers tells the pairs apart: each gives all of them one similarity.",
+                "Every combination of layers gives all pairs the same similarity.",
                 hint="Check the data and the model: texts or vectors may all be the same.",
             )
         return best
@@ -315,7 +315,7 @@ def search_exact(
 def search_beam(
     grams: PairGrams, ranks: RankCorrelation, *, up_to: int, width: int, progress: Progress = silent
 ) -> BestSubsets:
-    """Score combinations grown from the `width` best of each size by one layer."""
+    """Run a beam search: add one layer to each of the `width` best combinations."""
     best_subsets = BestSubsets(grams.num_layers)
     nodes = [_root(grams)]
     for size in range(1, up_to + 1):

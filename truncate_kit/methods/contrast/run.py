@@ -142,7 +142,7 @@ def layer_weights(encoder: Encoder, texts: Sequence[str]) -> LayerWeights:
     """
     if not isinstance(encoder.pooler, LayerAttentionPooling):
         raise UsageError(
-            f"{encoder.name} is pooled by {encoder.pooling_name}, without attention over its layers.",
+            f"{encoder.name} uses {encoder.pooling_name} pooling, not layer attention.",
             hint='Train it with `finetune_contrastive()` and `pooling="layer-attention"`.',
         )
     if not texts:

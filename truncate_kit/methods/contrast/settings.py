@@ -109,28 +109,31 @@ class ContrastiveSettings(Result):
     objective: str = setting("in-batch", f"{described('contrast')}.", TRAINING, choices=_NAMES)
     pooling: ContrastivePooling = setting("layer-attention", choices=POOLINGS)
     over: Over = setting(
-        "both", "Of layer-attention: both, cls or mean states.", LAYERS, choices=OVER, name="--attend", default=None
+        "both",
+        "Layer-attention input: cls states, mean states or both.",
+        LAYERS,
+        choices=OVER,
+        name="--attend",
+        default=None,
     )
     last_cls: bool = setting(
-        True, "Of layer-attention: put the last CLS first (the default).", LAYERS, default=None, show_default=False
+        True, "Put the last CLS first in layer-attention (the default).", LAYERS, default=None, show_default=False
     )
     literal: bool = setting(
-        False, "Attention as printed: one weight for each layer, no softmax.", LAYERS, name="--literal"
+        False, "Attention as printed in the paper: one weight per layer, no softmax.", LAYERS, name="--literal"
     )
-    mlp: bool = setting(True, "A fresh linear layer and tanh after the pooling.", LAYERS)
+    mlp: bool = setting(True, "Add a new linear layer and tanh after pooling.", LAYERS)
     keep_pooler: bool = setting(
-        True, "Use pooler and MLP in training only.", LAYERS, name="--remove-pooler", default=False, parse=not_
+        True, "Remove the pooler and MLP after training.", LAYERS, name="--remove-pooler", default=False, parse=not_
     )
     layer: int | None = setting(None, "Layer to cut the model at; by default the last.", LAYERS, kind=int)
-    temperature: float = setting(0.05, "Of the softmax.", TRAINING, bounds=_TEMPERATURE)
+    temperature: float = setting(0.05, "Softmax temperature.", TRAINING, bounds=_TEMPERATURE)
     hard_negative_weight: float = setting(
         0.0, "Added to the logit of a row's own negative; the authors' code: 1.", TRAINING, bounds=WEIGHT
     )
-    replaced_weight: float = setting(
-        0.005, "Of diffcse: weight of the loss over replaced words.", TRAINING, bounds=_REPLACED
-    )
-    masked_share: float = setting(0.3, "Of diffcse: share of tokens that are replaced.", TRAINING, bounds=_MASKED)
-    epochs: int | None = setting(None, f"By default {_USUAL_EPOCHS}.", TRAINING, bounds=EPOCHS, kind=int)
+    replaced_weight: float = setting(0.005, "Weight of the replaced-token loss in diffcse.", TRAINING, bounds=_REPLACED)
+    masked_share: float = setting(0.3, "Share of tokens replaced in diffcse.", TRAINING, bounds=_MASKED)
+    epochs: int | None = setting(None, f"Epochs; by default {_USUAL_EPOCHS}.", TRAINING, bounds=EPOCHS, kind=int)
     batch_size: int | None = setting(
         None, f"Rows per step; by default {_USUAL_ROWS}.", TRAINING, bounds=_ROWS, kind=int
     )
@@ -138,7 +141,7 @@ class ContrastiveSettings(Result):
         None, "Peak learning rate; by default as in docs/papers/layer-attention.md.", TRAINING, bounds=RATE, kind=float
     )
     max_tokens: int = setting(
-        64, "Tokens per text; by default 64 in training.", DATA, bounds=_TOKENS, name="--max-length", default=None
+        64, "Tokens per text (default in training: 64).", DATA, bounds=_TOKENS, name="--max-length", default=None
     )
     evaluate_every: int | None = setting(100, "Steps between two evaluations on dev.", TRAINING, bounds=STEPS)
     dropout: float | None = setting(

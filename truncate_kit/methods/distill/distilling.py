@@ -538,9 +538,9 @@ def best_tryout(tryouts: Sequence[LeanModel]) -> LeanModel:
 def find_aim(
     encoder: Encoder, texts: Iterable[str], budget: Budget | None = None, *, max_length: int | None = None
 ) -> tuple[int | None, DropPrediction | None]:
-    """Return the layer to learn, for `DistillSettings`, and the drop that is predicted behind it.
+    """Return the target layer for `DistillSettings`, and the predicted drop after it.
 
-    The layer precedes the drop and has the blocks of the budget; it is absent if these reach into the drop.
+    The layer precedes the drop and covers the budget's blocks, if there is one.
 
     Args:
         encoder: The full model.

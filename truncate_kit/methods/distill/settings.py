@@ -158,7 +158,7 @@ class DistillSettings(Result):
 
     @property
     def agreement(self) -> str:
-        """Name the metric without labels."""
+        """Name the unsupervised metric."""
         return f"agreement with {self.teacher}"
 
 
@@ -350,7 +350,7 @@ def graph_within(rows: Sequence[LeanModel], budget: Budget, needed: float | None
 
 
 def merged_graphs(measured: Sequence[Measured]) -> tuple[LeanModel, ...]:
-    """Merge measurements, the last full model first, larger models next; scale speeds to its pace."""
+    """Merge measurements: the latest full model, then by size; scale speeds to the latest."""
     latest = measured[-1].rows
     rows = {(row.graph, row.dims): row for row in latest}
     for earlier in measured[:-1]:
@@ -362,9 +362,9 @@ def merged_graphs(measured: Sequence[Measured]) -> tuple[LeanModel, ...]:
 
 
 def mark_dominated(rows: Iterable[LeanModel]) -> tuple[LeanModel, ...]:
-    """Mark rows that another beats: nowhere worse in score, speed, size and dimensions, and better somewhere.
+    """Mark dominated rows (Pareto) in score, speed, size and dimensions.
 
-    Scores before and after learning do not compare, but the full model's counts as both.
+    Scores before and after training are not compared; the full model's counts as both.
     """
     rows = list(rows)
     most = max(len(row.blocks) for row in rows)

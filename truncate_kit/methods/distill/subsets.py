@@ -88,14 +88,14 @@ def search_subsets(
 
 
 def check_blocks(encoder: Encoder, blocks: Blocks | None = None) -> None:
-    """Raise `ModelError` unless blocks of `encoder` can be left out, and these kept alone."""
+    """Raise `ModelError` unless `encoder` can be cut to `blocks`."""
     if not encoder.pools_tokens or encoder.combination is not None:
         raise ModelError(
-            f"The vectors of {encoder.name} are made from several layers, so no block can be left out.",
-            hint="Use the model that it was made from.",
+            f"The vectors of {encoder.name} combine several layers, so no block can be left out.",
+            hint="Use the model before its layers were combined.",
         )
     if encoder.depth < 2:
-        raise ModelError(f"{encoder.name} has no block to leave out.", hint="Use a model of two blocks or more.")
+        raise ModelError(f"{encoder.name} has a single block.", hint="Use a model of two blocks or more.")
     if blocks is not None:
         kept_config(encoder.backbone.config, blocks)
 

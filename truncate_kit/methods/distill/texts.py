@@ -254,11 +254,11 @@ def own_pairs_of(workspace: Workspace) -> PairSplits | None:
 
 
 def texts_of(data: "RetrievalSet") -> list[str]:
-    """Return the distinct queries and documents. Raises `DataError` for fewer than ten in each half."""
+    """Return the distinct queries and documents. Raises `DataError` if halves have fewer than ten."""
     texts = [text for text in dict.fromkeys((*data.queries, *data.documents)) if text]
     if len(texts) < 2 * FEWEST_PAIRED:
         raise DataError(
-            f"{data.name} has {counted(len(texts), 'distinct text')}, too few to check a graph by.",
+            f"{data.name} has {counted(len(texts), 'distinct text')}, too few to check a graph.",
             hint=f"Give at least {2 * FEWEST_PAIRED} queries and documents, or graded pairs.",
         )
     return texts

@@ -59,7 +59,9 @@ class FrozenSettings(Result):
         STEPS, f"Some of {','.join(STEPS)}; the last needs --texts.", TRAINING, choices=STEPS, parse=names, default=None
     )
     score: str = setting("exp", "exp (a text scores 1 with itself), or the paper's sigmoid.", TRAINING, choices=SCORES)
-    loss: str = setting("log-variance", "Of the pairs: mse or log-variance of the errors.", TRAINING, choices=LOSSES)
+    loss: str = setting(
+        "log-variance", "Loss on the pairs: mse, or log-variance of the errors.", TRAINING, choices=LOSSES
+    )
     hidden: int = setting(64, bounds=_UNITS)
     codes: tuple[int, int] | None = setting(
         None,

@@ -156,7 +156,7 @@ def check_study(study: Study, device: str | None = None) -> Published:
 
 
 def check_published(study: Study, figures: Published) -> None:
-    """Raise `UsageError` for names without figures, and if no figure is of this study."""
+    """Raise `UsageError` for names without published figures, or if none match the study."""
     places = {place[:2] for place in figures}
     wanted = {model.published for model in study.models} | {task.published for task in study.tasks}
     wanted -= {None, *chain(*places)}
@@ -171,7 +171,7 @@ def check_published(study: Study, figures: Published) -> None:
 
 
 def load_model(model: StudyModel, device: str | None = None) -> Encoder:
-    """Load all or some blocks; random weights are the same in every call."""
+    """Load the model's selected blocks; random weights are seeded."""
     encoder = load_encoder(model.model, pooling=model.pooling, max_length=model.max_length, device=device)
     if model.weights == "random":
         torch.manual_seed(RANDOM_SEED)
@@ -180,7 +180,7 @@ def load_model(model: StudyModel, device: str | None = None) -> Encoder:
 
 
 def task_data(task: StudyTask) -> tuple[PairSplits, RetrievalSet | None]:
-    """Load the pairs of a task, and the queries that choose and report instead, if any."""
+    """Load the pairs of a task and its selection and test queries, if any."""
     kind, metric = task.row.data, task.search_metric
     if kind == "judged":
         return read_judged(task.data, metric=metric)

@@ -182,9 +182,9 @@ def guided(runner: TrialRunner, layers: Sequence[int], seeds: Sequence[int], pic
 def ranked(
     names: Sequence[Ranked], runner: TrialRunner, layers: Sequence[int], seeds: Sequence[int], picker: Picker
 ) -> Search:
-    """Rank layers cheaply, in one or two ways; the best race unless two rankings agree.
+    """Rank layers cheaply in one or two ways; if two disagree, race the best layers.
 
-    Probes flatter shallow layers; joint training of all exits harms both ends (arXiv 2411.17299).
+    Probes favour shallow layers; joint training of all exits harms both ends (arXiv 2411.17299).
     """
     early, scored = picker.unfinished(), runner.rank(names, layers, seeds[0])
     rankings: dict[str, Scores] = dict(zip(names, scored, strict=True))
@@ -450,9 +450,9 @@ def certainty(trials: Sequence[Trial], layers: Sequence[int] = (), seeds: Sequen
 
 
 def spread_over_seeds(means: Sequence[NDArray[np.float64]]) -> tuple[float, int]:
-    """Return the variance over seeds of a difference of two layers, and its degrees of freedom; 0 and 0 for one seed.
+    """Return the variance over seeds of a layer difference, and its degrees of freedom; (0, 0) for one seed.
 
-    Residual of `means` (layers, seeds) without row and column means, pooled as one layer has too few seeds.
+    The residuals of `means` (layers, seeds) are pooled over layers, as each has few seeds.
     """
     table = np.array(means)
     freedom = (table.shape[0] - 1) * (table.shape[1] - 1)

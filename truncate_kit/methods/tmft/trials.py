@@ -391,7 +391,7 @@ class TrialRunner:
         return tuple(filter(None, (read(*place) for place in places)))
 
     def rank(self, names: Sequence[Ranked], layers: Sequence[int], seed: int) -> list[Scores]:
-        """Return these rankings, stored or run as one batch: points by layer."""
+        """Return the scores by layer of each ranking, in points; run missing rankings as one batch."""
 
         def kept(name: str) -> str:
             return f"{name}-seed{seed}-layers{'-'.join(map(str, layers))}"
@@ -479,7 +479,7 @@ def layers_to_try(encoder: Encoder) -> tuple[int, ...]:
 
 
 def _alike_at_0(encoder: Encoder) -> bool:
-    """Return whether every text has the same vector at layer 0, such as its first token."""
+    """Return whether all texts have equal vectors at layer 0, as with CLS pooling."""
     if 0 not in layers_held(encoder.backbone.config):
         return False
     one, other = truncate(encoder, 0, copy_weights=False).vectors(["a", "to be"])
