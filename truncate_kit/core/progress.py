@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
-from truncate_kit.core.errors import counted, lasting, require
+from truncate_kit.core.errors import counted, lasting, harmless, require
 
 _logger = logging.getLogger(__name__)
 # Without a terminal, seconds to a task's first line, between its lines, and left at least when one is written.
@@ -168,7 +168,7 @@ def _bar(task: str, done: int, total: int) -> Any:
     else:
         from tqdm import tqdm
     hidden = not in_notebook and not sys.stderr.isatty()
-    return tqdm(desc=task, initial=done, total=total, leave=False, disable=hidden)
+    return tqdm(desc=harmless(task), initial=done, total=total, leave=False, disable=hidden)
 
 
 class TensorboardLog(TrialWatcher):
