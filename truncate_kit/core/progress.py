@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 from urllib.parse import quote
 
-from truncate_kit.core.errors import counted, lasting, harmless, require
+from truncate_kit.core.errors import counted, harmless, lasting, require
 
 _logger = logging.getLogger(__name__)
 # Without a terminal, seconds to a task's first line, between its lines, and left at least when one is written.
