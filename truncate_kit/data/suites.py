@@ -16,6 +16,7 @@ from truncate_kit.data.tables import (
     TRIPLET,
     data_files,
     find_columns,
+    format_of,
     is_table,
     read_table,
     stem_of,
@@ -109,6 +110,9 @@ def _find_sets(folders: Sequence[Path], sets: Mapping[str, Collection[str]]) -> 
         for home in homes:
             inner = home / _LANGUAGE if (home / _LANGUAGE).is_dir() else home
             found[name] = data_files(inner) if inner.is_dir() else [home]
+            tables = [file.name.lower().rpartition(format_of(file))[0] for file in found[name]]
+            if len({*tables}) < len(tables):  # its rows would count twice
+                raise DataError(f"{inner} holds one table in two formats.", hint="Remove one of them.")
     if not any(found.values()):
         one = next(iter(sets)).lower()
         hint = f"Give each set a folder or a file of its name, such as {one}/test.csv or {one}.csv."
