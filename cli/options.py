@@ -301,7 +301,7 @@ def refuse(goes_with: str, **values: object) -> None:
 def kept(layer: int | None, blocks: str | None) -> int | tuple[int, ...] | None:
     """Return the layer or blocks to keep."""
     if layer is not None and blocks is not None:
-        raise UsageError("`layer` and `blocks` both say what to keep.", hint="Leave out `layer`, or `blocks`.")
+        raise UsageError("`layer` and `blocks` are both given.", hint="Leave out `layer` or `blocks`.")
     from truncate_kit.core.settings import blocks_named
 
     return layer if blocks is None else blocks_named(blocks)

@@ -208,8 +208,8 @@ def _objective(name: str | None, data: str | None, retrieval: Path | None) -> "O
     row = find_objective(name or (SEARCH if judged else "cosine"), "tmft")
     if judged != (row.data == "judged"):
         raise UsageError(
-            f"The objective {row.name} learns from {DATA_WORDS[row.data]}, not from {data or 'the data used last'}.",
-            hint="Leave out `objective`, or name other `data`; `retrieval` names queries beside pairs.",
+            f"The objective {row.name} needs {DATA_WORDS[row.data]}, not {data or 'the data of the last command'}.",
+            hint="Leave out `objective`, or give other `data`; `retrieval` adds queries to pairs.",
         )
     if judged:
         refuse("graded pairs", retrieval=retrieval)

@@ -77,7 +77,7 @@ def test_encoding_in_halves_gives_the_same_vectors_and_says_so(tiny_folder, monk
     sizes = refusing(encoder.backbone, 7, monkeypatch)
     with caplog.at_level(logging.WARNING):
         torch.testing.assert_close(encoder.vectors(TEXTS), expected)
-    assert "not enough memory for a batch of 40: it is computed in parts of 20" in caplog.text
+    assert "Out of memory for a batch of 40: using parts of 20" in caplog.text
     assert max(size for size in sizes if size <= 7) > 1
     torch.testing.assert_close(layer_states(encoder, TEXTS), states)
 
@@ -130,5 +130,5 @@ def test_encoding_with_150_megabytes_left(tiny_folder):
     out, err = Program(_BOUNDED, tiny_folder("bert")).communicate()
     assert out, err
     count, apart = json.loads(out)
-    assert (count, "not enough memory for a batch of 8192" in err) == (8192, True), err
+    assert (count, "Out of memory for a batch of 8192" in err) == (8192, True), err
     assert apart < 1e-5

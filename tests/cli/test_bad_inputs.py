@@ -148,10 +148,10 @@ finetune m --data good.csv --prior-texts raw.txt --prior-layer 2 --layer 3 | Lay
 finetune m --data good.csv --prior-texts raw.txt --objective paraphrase | both labels 0 and 1
 finetune m --data good.csv --prior-texts raw.txt --retrieval search | 19 judged queries: too few
 finetune m --data good.csv --search-metric mrr | --search-metric goes with --retrieval or a retrieval folder only
-finetune m --data search --objective cosine | The objective cosine learns from pairs with scores, not from
+finetune m --data search --objective cosine | The objective cosine needs pairs with scores, not
 finetune m --data search --retrieval search | --retrieval goes with graded pairs only.
 finetune m --data search --columns a,b,c | --columns goes with graded pairs only.
-finetune m --data search | 19 judged queries: too few to learn from
+finetune m --data search | 19 judged queries: too few to train on
 distill m | There are no texts to learn from.
 distill m --texts few.txt | Only 2 distinct texts
 distill m --texts raw.txt --blocks 2 --within 1 | two budgets
@@ -180,7 +180,7 @@ contrast m --data good.csv --objective dropout --generator mini-bert | goes with
 contrast m --data good.csv --objective dropout --dropout 0 | both copies of a text are the same
 contrast m --data good.csv --objective diffcse --epochs 1 | has no head that fills in hidden words
 contrast mini-bert --data good.csv --objective dropout --texts raw.txt | Use --dropout 0.1
-freeze gpt2 --data good.csv --steps autoencoder | no raw sentences
+freeze gpt2 --data good.csv --steps autoencoder | No raw sentences
 freeze gpt2 --data good.csv --steps mlp | 'mlp'
 freeze gpt2 --data good.csv --score tanh | 'tanh'
 freeze gpt2 --data good.csv --steps siamese --texts raw.txt | --texts goes with the step autoencoder only
@@ -248,7 +248,7 @@ bench --random-weights mini-bert --layer 20 | Layer 20 does not exist
 bench mini-bert --batch-sizes many --data nowhere.csv | --batch-sizes 'many'
 bench mini-bert --lengths 16,900 | A length of 900 tokens does not fit
 bench mini-bert --backends tensorrt | There is no backend 'tensorrt'
-bench --random-weights m/config.json --blocks 1 --layer 1 | both say
+bench --random-weights m/config.json --blocks 1 --layer 1 | are both given
 """
 
 

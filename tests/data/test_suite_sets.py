@@ -111,9 +111,9 @@ def test_truth_is_read_as_tables_write_it(tmp_path, yes, no):
     rows = f"query,relevant,label\nwhere,here,{yes}\nwhere,there,{no}\nwho,me,{no}\n"
     assert read_retrieval(write(tmp_path / "answers.csv", rows)).queries == ("where",)
     for wrong, message in (
-        (rows.replace(yes, "2", 1), "column 'label' does not say"),
+        (rows.replace(yes, "2", 1), "column 'label' does not mark"),
         (f"query,relevant,label\nwhere,there,{no}\n", "no row with an answer"),
-        (rows + "who,you,\n", "does not say which rows"),
+        (rows + "who,you,\n", "does not mark which rows"),
     ):
         with pytest.raises(DataError, match=message):
             read_retrieval(write(tmp_path / "wrong.csv", wrong))

@@ -204,7 +204,7 @@ def precisions_for(device: str) -> list[Precision]:
 
 
 def other_graph(precision: Precision, device: str, parameter: str = "device") -> str:
-    """Return a hint for a graph that is not made for `device`."""
+    """Return a hint for a precision that `device` does not run."""
     own = next(iter(PRECISIONS[precision].preference))
     return f'Use {" or ".join(precisions_for(device))} as `precision`, or `{parameter}="{own}"`.'
 
@@ -261,7 +261,7 @@ def give_back() -> None:
 @cache
 def say_halved(size: int, half: int) -> None:
     """Warn once for each size."""
-    _logger.warning("There is not enough memory for a batch of %d: it is computed in parts of %d.", size, half)
+    _logger.warning("Out of memory for a batch of %d: using parts of %d.", size, half)
 
 
 # Others

@@ -157,7 +157,7 @@ def numbers_named(text: str) -> list[int]:
         first, dots, last = part.partition("..")
         run = range(int(first), int(last if dots else first) + 1)
         if not 0 < len(run) <= 10_000:  # deeper than any model
-            raise ValueError(f"{part!r} is no range")
+            raise ValueError(f"{part!r} is not a valid range")
         numbers += run
     return numbers
 

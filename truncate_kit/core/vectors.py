@@ -264,7 +264,7 @@ class Span(Result):
 
 
 def too_few(number: int | None, one: str, many: str) -> str | None:
-    """Return a remark if `number` pairs or queries cannot tell two models apart."""
+    """Return a warning if `number` pairs or queries are too few to compare two models."""
     if number is None or number >= (FEWEST_COMPARED_QUERIES if one == "query" else FEWEST_COMPARED):
         return None
     return f"{number:,} {many} are too few for an interval to say which is better"

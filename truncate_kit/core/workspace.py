@@ -278,7 +278,7 @@ class Workspace:
         return self.folder / f"suite-{name}.json"
 
     def remembered(self) -> Sources:
-        """Return what the last commands worked on."""
+        """Return the last commands' model and data."""
         return Sources.read_if_whole(self._sources) or Sources()
 
     def remember(self, model: Source | None, data: Source | None, queries: str | None = None) -> None:

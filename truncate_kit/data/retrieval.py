@@ -72,7 +72,7 @@ class RetrievalSet:
 
     @property
     def own_documents(self) -> tuple[int | None, ...]:
-        """Return each query's own document (same id, ends in its text, no answer), which searches exclude."""
+        """Return the document to exclude per query: same id, ends in its text, not relevant."""
         place = {name: index for index, name in enumerate(self.document_ids)}
         own = (place.get(name) for name in self.query_ids)
         return tuple(
@@ -236,12 +236,12 @@ def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
 def _answered(table: Table) -> list[bool]:
     label, score = find_columns(table, LABEL), find_columns(table, SCORE)
     if score and not label:
-        problem = f"column {score[0]!r} grades the pairs, so not all of them are a query and its answer."
+        problem = f"column {score[0]!r} grades the pairs, so not every row is a positive."
         raise table.unfit(problem, _LABELS)
     labels = table.labels(*label, may_be_empty=True) if label else []
     if not any(labels):
         return [True] * len(table)
     truth = {"1": True, "true": True, "0": False, "false": False}
     if not {*map(str.lower, labels)} <= truth.keys():
-        raise table.unfit(f"column {label[0]!r} does not say which rows are a query and its answer.", _LABELS)
+        raise table.unfit(f"column {label[0]!r} does not mark which rows are positive.", _LABELS)
     return [truth[one.lower()] for one in labels]

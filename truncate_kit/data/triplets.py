@@ -101,13 +101,13 @@ def _find(table: Table) -> tuple[str, ...]:
     if triplet := find_columns(table, TRIPLET):
         return triplet
     if graded := find_columns(table, SCORE) or label:
-        problem = f"column {graded[0]!r} grades or classifies the pairs, so not all of them are positives."
-        raise table.unfit(problem, f"Give pairs that mean the same, or an NLI set. {_HINT}")
+        problem = f"column {graded[0]!r} grades or classifies the pairs, so not every row is a positive."
+        raise table.unfit(problem, f"Give paraphrase pairs, or an NLI set. {_HINT}")
     return find_columns(table, PAIR, _HINT)
 
 
 def _nli_labels(table: Table, column: str) -> list[str] | None:
-    """Return the relation of each row ("" for disagreement), None if these are no NLI labels."""
+    """Return the relation of each row ("" for disagreement), None for other labels."""
     plain = [label.lower() for label in table.labels(column, may_be_empty=True)]
     distinct = {*plain} - {"", "-", "-1", "nan"}
     if distinct == _NUMBERS.keys():
@@ -123,7 +123,7 @@ def _triplets_of_nli(
     for wanted in (ENTAILMENT, CONTRADICTION) if negatives else (ENTAILMENT,):
         if wanted not in labels:
             raise DataError(
-                f"{table.source} holds no pair of the class {wanted}, so there is nothing to learn from.",
+                f"{table.source} has no pair of the class {wanted}.",
                 hint=f"Its classes are {', '.join(sorted({*labels} - {''}))}; give a whole NLI set.",
             )
     texts: dict[str, dict[str, list[str]]] = {ENTAILMENT: {}, CONTRADICTION: {}, NEUTRAL: {}, "": {}}

@@ -185,7 +185,7 @@ def accuracies(fits: Sequence[tuple[Tensor, Rows, Rows]], labels: Labels, settin
 
 
 def divisions(labels: Labels, number: int, held_out: int, seed: int) -> list[tuple[Rows, Rows]]:
-    """Return random divisions into rows to fit and `held_out` others, by class if classes are large enough."""
+    """Draw random splits into training and `held_out` rows, stratified if classes are large enough."""
     counts = np.unique(labels, return_counts=True)[1]
     by_class = counts.min() >= 2 and len(counts) <= held_out <= len(labels) - len(counts)
     division: Any = (StratifiedShuffleSplit if by_class else ShuffleSplit)(
@@ -195,7 +195,7 @@ def divisions(labels: Labels, number: int, held_out: int, seed: int) -> list[tup
 
 
 def drawn_rows(rows: Rows, labels: Labels, count: int, seed: int) -> Rows:
-    """Draw `count` of the rows, by class if classes are large enough."""
+    """Draw `count` rows, stratified if classes are large enough."""
     return rows if count >= len(rows) else rows[divisions(labels[rows], 1, len(rows) - count, seed)[0][0]]
 
 

@@ -397,7 +397,7 @@ def check_hub_name(name: str) -> None:
     """Raise `UsageError` unless `name` is a possible hub name."""
     if "/" not in name or not _is_hub_name(name):
         raise UsageError(
-            f"{name!r} is no name for a model on the hub.", hint="Write it like owner/name: letters, digits, - _ and ."
+            f"{name!r} is not a valid hub name.", hint="Write it like owner/name: letters, digits, - _ and ."
         )
 
 

@@ -357,11 +357,11 @@ class WordPrior:
         self._task, self._words = LabelledTask(full, words), words
 
     def fingerprint(self) -> str:
-        """Identify the outcome by words and settings."""
+        """Return an id of the words and settings."""
         return f"words {self._words.fingerprint()} {self.settings.to_json()}"
 
     def learned(self, seed: int) -> Keys:
-        """Return the keys of the word pairs that this seed learns or chooses by."""
+        """Return the keys of this seed's train and dev word pairs."""
         return keys_of(*(pairs for name, pairs in splits_for(self._words, seed).items() if name != "test"))
 
     def train(

@@ -295,7 +295,7 @@ def _download(name: str) -> Path:
         return folder
     except (OSError, HFValidationError) as error:  # of all kinds
         raise ModelError(
-            f"There is no folder {name!r}, and the hub gives no model of that name: {first_line(error)}.",
+            f"There is no folder {name!r}, and the hub returned no such model: {first_line(error)}.",
             hint="Check the path, the connection, and the name: owner/name on the hub (gated and private models need "
             f"`hf auth login`), or one of the bundled {', '.join(miniature_names())}.",
         ) from error

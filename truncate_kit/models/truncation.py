@@ -326,10 +326,10 @@ def _for_unigram(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> Iter
 def _for_bpe(_: PreTrainedTokenizerBase, model: State, words: set[str]) -> Iterator[str]:
     """Yield characters, bytes, and intermediate merges.
 
-    Merges never cross a final piece: it is merged as alone.
+    Merges never cross final pieces, so each is merged independently.
     """
     if model["continuing_subword_prefix"] or model["end_of_word_suffix"]:
-        raise ModelError("This BPE tokenizer marks the inside or the end of words by a prefix or suffix.", hint=_KEEP)
+        raise ModelError("This BPE tokenizer uses a subword prefix or an end-of-word suffix.", hint=_KEEP)
     ranks = {(left, right): rank for rank, (left, right) in enumerate(model["merges"])}
     if model["unk_token"] is not None:
         yield model["unk_token"]

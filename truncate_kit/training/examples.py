@@ -66,7 +66,7 @@ class Examples:
         return [ids for column in self._columns for ids in column]
 
     def ids(self, batch: Sequence[int]) -> list[Ids]:
-        """Return these rows' texts, column after column."""
+        """Return the texts of these rows, by column."""
         return [column[place] for column in self._columns for place in batch]
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:

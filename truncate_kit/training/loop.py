@@ -41,7 +41,7 @@ SEED_STRIDE = 1_000_003  # between processes, so that dropout differs
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """The processes of one run; alone, every method returns its argument."""
+    """Processes of one run; with one process, methods return their argument."""
 
     rank: int = 0  # number of this process
     size: int = 1  # number of processes
@@ -79,7 +79,7 @@ class Group:
                 distributed.all_reduce(parameter.grad)
 
     def agree(self, value: Item) -> Item:
-        """Return the leader's value: clocks and roundings differ, decisions must not."""
+        """Return the leader's value, so that all processes decide alike."""
         return self.collect(value)[0]
 
     def collect(self, value: Item) -> list[Item]:
@@ -450,7 +450,7 @@ def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
 
 
 def _is_lost(error: RuntimeError) -> bool:
-    """Tell whether another process is gone: gloo's error is plain, NCCL's its own."""
+    """Return whether a peer process died; gloo raises a plain RuntimeError."""
     return isinstance(error, distributed.DistError) or "gloo/transport" in str(error)
 
 

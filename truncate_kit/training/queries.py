@@ -134,7 +134,7 @@ def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, 
     name = taught.name
     if (number := len(set(taught.queries))) < needed:
         raise DataError(
-            f"{name} has {number} judged queries: too few to learn from.",
+            f"{name} has {number} judged queries: too few to train on.",
             hint=f"Judge at least {needed}, or give graded pairs as `data` and this folder as `retrieval`.",
         )
     if taught is asked:  # its choosing half teaches; its reporting half still may report

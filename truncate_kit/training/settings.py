@@ -172,7 +172,7 @@ class TrainingSettings(Result):
 
     objective: str = setting(
         "cosine",
-        f"{described('tmft')}; by default cosine or {SEARCH}, as the data asks.",
+        f"{described('tmft')}; by default cosine or {SEARCH}, depending on the data.",
         TRAINING,
         choices=OBJECTIVES,
         default=None,

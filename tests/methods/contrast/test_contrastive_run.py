@@ -210,7 +210,7 @@ def test_how_much_each_layer_counts(tiny_folder):
     assert found.weights[0] == pytest.approx(scores.softmax(dim=1).mean(dim=0).tolist(), abs=1e-5)
     assert [len(row) for row in found.weights] == [4, 4, 4]
     assert [sum(row) for row in found.weights] == pytest.approx([1, 1, 1], abs=1e-5)
-    with pytest.raises(UsageError, match="pooled by mean"):
+    with pytest.raises(UsageError, match="uses mean pooling"):
         layer_weights(load_encoder(tiny_folder("bert")), TEXTS)
 
 

@@ -73,11 +73,11 @@ def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: i
 def _check_suits(encoder: Encoder, settings: ContrastiveSettings) -> None:
     family, problem = encoder.family, ""
     if encoder.depth == 0 and settings.pooling != "mean":
-        problem = "At layer 0 every text has the same CLS state: only mean pooling has something to learn from."
+        problem = "At layer 0 every text has the same CLS state: only mean pooling can be trained."
     elif settings.pooling in ("first-last", "mean-first-last") and family.final_norm is not None:
         problem = f"A {family.name} model ends in a norm that its embeddings do not go through."
     elif settings.pooling == "concat" and family.decoder:
-        problem = f"The first token of a {family.name} model sees no other, so it is no CLS to put before the mean."
+        problem = f"The first token of a {family.name} model attends to itself only, so it cannot serve as CLS."
     if problem:
         raise UsageError(problem, hint="Use mean or layer-attention as `pooling`, and a `layer` from 1 on.")
 
@@ -146,7 +146,7 @@ def layer_weights(encoder: Encoder, texts: Sequence[str]) -> LayerWeights:
             hint='Train it with `finetune_contrastive()` and `pooling="layer-attention"`.',
         )
     if not texts:
-        raise DataError("There is no text to show the attention of.", hint="Give at least one.")
+        raise DataError("No texts are given to show attention on.", hint="Give at least one text.")
     rows: list[tuple[float, ...]] = []
     with evaluating(encoder):
         for start in range(0, len(texts), _BATCH):
@@ -228,7 +228,7 @@ class DifferenceTexts(ContrastiveTexts):
         self.head: nn.Module | None = self.discriminator
 
     def texts(self) -> Sequence[Ids]:
-        """Keep the whole vocabulary: any id may be filled in."""
+        """Keep the whole vocabulary, as the generator can insert any id."""
         return ()
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:

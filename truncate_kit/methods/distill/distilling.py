@@ -270,7 +270,7 @@ class Distillation:
         return result
 
     def help(self) -> None:
-        """Learn together with the leading process."""
+        """Train jointly with the leading process."""
         while (order := self.group.agree(None)) is not None:
             self._taught(order[0], few=order[1])
 

@@ -52,10 +52,12 @@ class Budget(Result):
         blocks: Number of blocks (3 or "3") or the blocks themselves ([1, 4, 6], "1..3,6"); stored as text.
     """
 
-    within: float | None = setting(None, "Lose at most these points; 1 by default.", LAYERS, bounds=_POINTS, kind=float)
-    speedup: float | None = setting(None, "Most blocks this many times as fast.", LAYERS, bounds=_TIMES, kind=float)
-    megabytes: float | None = setting(None, "Most blocks of this size, in float32.", LAYERS, bounds=_SIZE, kind=float)
-    blocks: str | None = setting(None, "How many blocks (3), or which ones (1,4,6).", LAYERS, kind=str)
+    within: float | None = setting(None, "Largest loss in points (default: 1).", LAYERS, bounds=_POINTS, kind=float)
+    speedup: float | None = setting(None, "Keep the most blocks with this speedup.", LAYERS, bounds=_TIMES, kind=float)
+    megabytes: float | None = setting(
+        None, "Keep the most blocks within this float32 size.", LAYERS, bounds=_SIZE, kind=float
+    )
+    blocks: str | None = setting(None, "Number of blocks (3), or block numbers (1,4,6).", LAYERS, kind=str)
 
     def __post_init__(self) -> None:
         asked = [field.name for field in fields(self) if getattr(self, field.name) is not None]

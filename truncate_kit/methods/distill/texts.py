@@ -37,7 +37,7 @@ FEWEST_HELD_OUT = 42  # two halves of 2 · NEAR + 1
 FEW_TEXTS, FEW_TOKENS = 2000, 64  # to try subsets on
 TEXTS_FILE, TOKENS_FILE, ENDS_FILE, NOTE_FILE = "texts.jsonl", "tokens.bin", "ends.npy", "texts.json"
 _AT_ONCE = 4096  # texts
-NOTE = "There are no labels: cosines of the full model between texts that were held out stand for them."
+NOTE = "Without labels, the full model's cosines between held-out texts are the reference."
 SEARCH_NOTE = "{name} has no graded pairs: cosines of the model between its queries and documents stand for them."
 PAIRS = 1000  # at most; all their cosines are computed
 FEWEST_PAIRED = 10  # texts of each half
@@ -198,7 +198,7 @@ Taught = tuple[TextStore, NDArray[np.int64], NDArray[np.float16]]
 def few_texts(
     encoder: Encoder, texts: TextStore, places: NDArray[np.int64], vectors: NDArray[np.float16]
 ) -> Taught | None:
-    """Take the first short texts, or also longer ones, cut, which the teacher encodes again; needs ten texts.
+    """Take the first short texts; if too few, also truncated ones, encoded again. Needs ten texts.
 
     places: in random order.
     """

@@ -193,7 +193,7 @@ def pretrain(
 
 
 def log_variance(predicted: Tensor, target: Tensor) -> Tensor:
-    """Return log Var(ŷ − y) over a batch (b,), population variance; 0-d. A common shift costs no loss."""
+    """Return log Var(ŷ − y) over a batch (b,), population variance; 0-d. Ignores a constant shift."""
     return (predicted - target).var(correction=0).clamp(min=_SMALLEST).log()
 
 

@@ -183,7 +183,7 @@ def _draw_sentences(
     """Draw distinct raw sentences not in dev or test, and count those left out. Raises `UsageError` or `DataError`."""
     if raw is None:
         hint = 'Give texts as `raw`, or leave that step out: `steps=("cosine", "siamese")`.'
-        raise UsageError("The autoencoders have no raw sentences to learn from.", hint=hint)
+        raise UsageError("No raw sentences are given to train the autoencoders.", hint=hint)
     distinct, held_out = list(dict.fromkeys(raw)), {*splits["dev"].texts(), *splits["test"].texts()}
     usable = [text for text in distinct if text not in held_out]
     if len(usable) < FEWEST_SENTENCES:

@@ -167,12 +167,12 @@ class Study(Result):
         for names in (labels, [figure_name(task, "curves") for task in tasks]):
             if len(set(names)) < len(names):
                 twice = max(names, key=names.count)
-                raise UsageError(f"Tables would call two parts {twice!r}.", hint='Give each its own name = "…".')
+                raise UsageError(f"Two parts have the name {twice!r}.", hint='Give each its own name = "…".')
         unknown = {self.cka, *(name for task in self.tasks for name in task.models or ())} - {None, *models}
         unknown |= {name for prior in self.priors for name in prior.tasks or ()} - {*tasks}
         if unknown:
             hint = f"Models: {', '.join(models)}. Tasks: {', '.join(tasks)}."
-            raise UsageError(f"The study names {unknown.pop()!r}, which it does not have.", hint=hint)
+            raise UsageError(f"The study does not define {unknown.pop()!r}.", hint=hint)
 
     def tasks_of(self, model: StudyModel, prior: StudyPrior) -> tuple[StudyTask, ...]:
         """Return the tasks of this model after this prior."""
@@ -204,7 +204,9 @@ def read_study(path: str | Path) -> Study:
     except UsageError as error:
         raise UsageError(f"{path}: {error}", hint=error.hint) from error
     except (ValueError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} is no study: {error}.", hint="docs/guides/study.md shows all keys.") from error
+        raise UsageError(
+            f"{path} is not a valid study: {error}.", hint="docs/guides/study.md shows all keys."
+        ) from error
 
 
 def _arranged(values: dict[str, Any], home: Path) -> dict[str, Any]:

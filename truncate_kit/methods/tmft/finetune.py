@@ -226,7 +226,7 @@ def last(_: TrialRunner, layers: Sequence[int], *__: object) -> Search:
 
 
 def at_random(_: TrialRunner, layers: Sequence[int], seeds: Sequence[int], __: Picker) -> Search:
-    """Draw a layer by the first seed, a baseline."""
+    """Draw a random layer with the first seed, as a baseline."""
     return Search(random.Random(seeds[0]).choice(list(layers)), words="drawn at random")
 
 

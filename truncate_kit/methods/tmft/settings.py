@@ -108,8 +108,12 @@ class SweepSettings(Result):
     """
 
     layers: str = "auto"
-    strategy: str | None = setting(None, f"Behind auto: {', '.join(STRATEGIES)}.", LAYERS, choices=STRATEGIES, kind=str)
-    pick: str = setting(DEFAULT_RULE, f"Among trained layers: {', '.join(PICK_RULES)}.", LAYERS, choices=PICK_RULES)
+    strategy: str | None = setting(
+        None, f"Search strategy for auto: {', '.join(STRATEGIES)}.", LAYERS, choices=STRATEGIES, kind=str
+    )
+    pick: str = setting(
+        DEFAULT_RULE, f"Rule to pick a trained layer: {', '.join(PICK_RULES)}.", LAYERS, choices=PICK_RULES
+    )
     within: float | None = setting(
         None, f"Points of --pick: {_WITHIN}.", LAYERS, bounds=Bounds(0, 100, whole=False), kind=float
     )
