@@ -39,7 +39,7 @@ SAMPLE_TEXTS = 4_096  # for the matrix of all layer pairs, beside a stream
 IN_MEMORY_BYTES = 512 << 20  # states of both models; comparing takes about four times that
 IN_MEMORY_TEXTS = 10_000  # beyond, comparing in memory is slower than a second pass: it is quadratic
 PAIRS_AT_A_TIME = 4_096  # 330 MB for 13 layers of width 768
-# Equal float32 states have cosines within 1e-13. Wider than `statistics.tied`, which compares single pairs.
+# Equal float32 states have cosines within 1e-13. Wider than `tied`, which compares single pairs.
 CONSTANT_COSINES = 1e-9
 
 
