@@ -93,7 +93,7 @@ def test_a_step_in_parts_has_the_gradients_of_the_whole(tiny_folder, monkeypatch
     assert losses[0] == pytest.approx(losses[1], rel=1e-5)
     assert parts.micro_batch == 4
     assert sizes[:4] == [64, 32, 16, 8]
-    assert "a batch of 32: it is computed in parts of 16" in caplog.text
+    assert "a batch of 32: using parts of 16" in caplog.text
     for (name, one), (_, other) in zip(whole.trained.named_parameters(), parts.trained.named_parameters(), strict=True):
         if one.grad is not None:
             torch.testing.assert_close(other.grad, one.grad, atol=1e-7, rtol=1e-4, msg=name)
