@@ -56,12 +56,6 @@ def name_without_folders(name: str) -> str:
     return real_path(path).name if path.is_absolute() or is_there(path) else name
 
 
-def model_folder_above(name: str, folder: Path) -> Path | None:
-    """Return the model folder called `name` in the nearest parent of `folder`, if any."""
-    above = (place / name for place in folder.absolute().parents)
-    return next((one for one in above if is_there(one / "config.json") or is_there(one / "modules.json")), None)
-
-
 # Atomic writing
 
 
