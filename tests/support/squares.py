@@ -12,7 +12,6 @@ from pathlib import Path
 import torch
 
 from truncate_kit.core.errors import TruncateKitError
-from truncate_kit.core.parallel import Steps
 
 DEADLY, WRONG, ODD, LOGGED = 100, 200, 300, 400
 
@@ -51,7 +50,7 @@ class Squares:
         if number == LOGGED:
             logging.getLogger("truncate_kit.core.hardware").warning("Not enough memory for a batch of %d.", number)
         for step in range(1, 4):
-            send(Steps(f"number {number}", step, 3))
+            send((f"number {number}", step, 3))
         send(("squared", number))
         time.sleep(self.seconds)
         return int(self.weights[1]) * number * number, os.getpid(), self.device

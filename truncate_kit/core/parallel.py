@@ -23,7 +23,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wai
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from types import ModuleType, SimpleNamespace
-from typing import Any, NamedTuple, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 import torch
 
@@ -42,15 +42,7 @@ Done = TypeVar("Done")
 TaskIn = TypeVar("TaskIn", contravariant=True)
 DoneOut = TypeVar("DoneOut", covariant=True)
 Send = Callable[[Any], None]
-"""Takes a message of a running task, such as `Steps`."""
-
-
-class Steps(NamedTuple):
-    """Progress of a running task."""
-
-    name: str
-    done: int
-    total: int
+"""Takes a message of a running task, such as its steps: name, done and total."""
 
 
 class Work(Protocol[TaskIn, DoneOut]):
@@ -114,20 +106,16 @@ class Processes(Engine):
 
     def run(self, work: Work[Task, Done], tasks: Iterable[Task], send: Send) -> Iterator[tuple[Task, Done]]:
         """Yield each task with its result, as they finish."""
-        tasks, running = iter(tasks), dict[Future[Any], Task]()
-        pool = self._started(work)
+        pool, running = self._started(work), dict[Future[Any], Task]()
+        messages = self._messages
+
+        def said() -> Iterator[Any]:
+            return (messages.get() for _ in iter(messages.empty, True))
+
         try:
-            while True:
-                for task in islice(tasks, self._count - len(running)):
-                    running[pool.submit(_perform, task)] = task
-                if not running:
-                    return
-                done, _ = wait(running, timeout=STEPS_INTERVAL, return_when=FIRST_COMPLETED)
-                while not self._messages.empty():
-                    _pass_on(self._messages.get(), send)
-                for future in done:
-                    result = future.result()
-                    yield running.pop(future), result
+            yield from _finished(
+                tasks, running, lambda task: pool.submit(_in_process, task), lambda: self._count, said, send
+            )
         except BrokenProcessPool as error:
             self._stop()
             raise DeviceError(
@@ -144,7 +132,7 @@ class Processes(Engine):
             self._messages, devices = self._context.SimpleQueue(), self._context.SimpleQueue()
             for device in self._devices:
                 devices.put(device)
-            begin = (_packed(work), devices, self._threads, self._messages)
+            begin = (devices, self._messages, _packed(work), self._threads)
             self._pool, self._work = ProcessPoolExecutor(self._count, self._context, _begin, begin), work
         return self._pool
 
@@ -206,22 +194,18 @@ class RayCluster(Engine):
             # In a list: Ray would fetch a bare reference for every task.
             self._work, self._parcel = work, (uuid.uuid4().hex, [ray.put(_packed(work))])
         remote = ray.remote(num_cpus=self._cpus, num_gpus=self._gpus, max_retries=RETRIES)(_on_cluster)
-        more = (self._parcel, "cuda" if self._gpus else "cpu", self._cpus, self._messages)
-        tasks, running = iter(tasks), dict[Any, Task]()
+        messages, running = self._messages, dict[Any, Task]()
+        more = (*self._parcel, "cuda" if self._gpus else "cpu", self._cpus, messages)
+
+        def submit(task: Task) -> Future[Any]:
+            future: Future[Any] = remote.remote(task, *more).future()
+            return future
+
+        def said() -> Iterable[Any]:
+            return messages.get_nowait_batch(messages.qsize())  # type: ignore[no-any-return]  # a list
+
         try:
-            while True:
-                for task in islice(tasks, max(0, AHEAD * self._slots(ray) - len(running))):  # machines come and go
-                    running[remote.remote(task, *more)] = task
-                if not running:
-                    return
-                ready, _ = ray.wait(list(running), timeout=STEPS_INTERVAL)
-                for message in self._messages.get_nowait_batch(self._messages.qsize()):
-                    _pass_on(message, send)
-                for reference in ready:
-                    result, problem = ray.get(reference)
-                    if problem is not None:
-                        raise problem
-                    yield running.pop(reference), result
+            yield from _finished(tasks, running, submit, lambda: AHEAD * self._slots(ray), said, send)
         except ray.exceptions.RayError as error:
             raise DeviceError(
                 f"The Ray cluster cannot run it: {type(error).__name__}: {first_line(error)}.",
@@ -229,9 +213,9 @@ class RayCluster(Engine):
                 "Starting again continues.",
             ) from error
         finally:
-            for reference in running:
+            for future in running:
                 with contextlib.suppress(Exception):  # the cluster may be gone
-                    ray.cancel(reference, force=True)
+                    ray.cancel(future.object_ref, force=True)
 
     def _connect(self) -> ModuleType:
         # Ray reports lost machines on stdout.
@@ -277,25 +261,46 @@ class RayCluster(Engine):
         return slots
 
 
+def _finished(
+    tasks: Iterable[Task],
+    running: dict[Future[Any], Task],
+    submit: Callable[[Task], Future[Any]],
+    slots: Callable[[], int],
+    said: Callable[[], Iterable[Any]],
+    send: Send,
+) -> Iterator[tuple[Task, Any]]:
+    """Yield tasks as they finish, and keep as many `running` as there are slots; machines come and go."""
+    tasks = iter(tasks)
+    while True:
+        for task in islice(tasks, max(0, slots() - len(running))):
+            running[submit(task)] = task
+        if not running:
+            return
+        done, _ = wait(running, timeout=STEPS_INTERVAL, return_when=FIRST_COMPLETED)
+        for message in said():
+            if isinstance(message, logging.LogRecord):
+                logging.getLogger(message.name).handle(message)
+            else:
+                send(message)
+        for future in done:
+            result, problem = future.result()
+            if problem is not None:
+                raise problem
+            yield running.pop(future), result
+
+
 def _packed(work: object) -> bytes:
     buffer = io.BytesIO()
     torch.save(work, buffer)
     return buffer.getvalue()
 
 
-def _unpacked(content: bytes, device: str) -> Any:
-    """Unpickle the work; its bytes come from our own process."""
-    work = torch.load(io.BytesIO(content), map_location="cpu", weights_only=False)
-    work.move(device)
-    return work
-
-
 # In a worker process
 
-_worker = SimpleNamespace()
+_worker = SimpleNamespace(key=None)
 
 
-def _begin(work: bytes, devices: Any, threads: int, messages: Any) -> None:
+def _begin(devices: Any, messages: Any, work: bytes, threads: int) -> None:
     """Prepare a worker, which ends with its parent and ignores Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, _end)
@@ -303,10 +308,7 @@ def _begin(work: bytes, devices: Any, threads: int, messages: Any) -> None:
     os.dup2(nowhere, 1)  # stdout holds the parent's results
     os.dup2(nowhere, 2)
     threading.Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
-    torch.set_num_threads(threads)
-    _worker.send = _throttled(messages.put)
-    logging.getLogger("truncate_kit").addHandler(_sender(_worker.send))
-    _worker.work, _worker.parcel = None, (work, devices.get())
+    _worker.more = ("its only work", lambda: work, devices.get(), threads, messages)
 
 
 def _end(*_: object) -> None:
@@ -319,44 +321,34 @@ def _end_with(parent: Any) -> None:
     os._exit(TERMINATED)
 
 
-def _perform(task: Any) -> Any:
-    try:
-        if _worker.work is None:
-            _worker.work = _unpacked(*_worker.parcel)
-        return _worker.work.perform(task, _worker.send)
-    except Exception as error:
-        raise _portable(error) from None
+def _in_process(task: Any) -> tuple[Any, Any]:
+    return _perform(task, *_worker.more)
 
 
-def _on_cluster(task: Any, parcel: tuple[str, list[Any]], device: str, threads: int, messages: Any) -> tuple[Any, Any]:
-    """Return the result and the error of a task on Ray."""
+def _on_cluster(task: Any, key: str, references: list[Any], *more: Any) -> tuple[Any, Any]:
     import ray
 
+    return _perform(task, key, lambda: ray.get(references[0]), *more)
+
+
+def _perform(
+    task: Any, key: str, packed: Callable[[], bytes], device: str, threads: int, messages: Any
+) -> tuple[Any, Any]:
+    """Return the result and the error of a task; the work called `key` is unpacked once."""
     torch.set_num_threads(threads)
-    key, (reference,) = parcel
-    send = _throttled(messages.put)
-    handler = _sender(send)
-    logging.getLogger("truncate_kit").addHandler(handler)
+    send, logger = _throttled(messages.put), logging.getLogger("truncate_kit")
+    logger.addHandler(handler := logging.handlers.QueueHandler(SimpleNamespace(put_nowait=send)))
     try:
-        if getattr(_worker, "key", None) != key:
-            _worker.work, _worker.key = _unpacked(ray.get(reference), device), key
+        if _worker.key != key:
+            # Its bytes come from our own process.
+            _worker.work = torch.load(io.BytesIO(packed()), map_location="cpu", weights_only=False)
+            _worker.work.move(device)
+            _worker.key = key
         return _worker.work.perform(task, send), None
     except Exception as error:
         return None, _portable(error)
     finally:
-        logging.getLogger("truncate_kit").removeHandler(handler)
-
-
-def _sender(send: Send) -> logging.Handler:
-    """Return a handler that sends log records."""
-    return logging.handlers.QueueHandler(SimpleNamespace(put_nowait=send))
-
-
-def _pass_on(message: Any, send: Send) -> None:
-    if isinstance(message, logging.LogRecord):
-        logging.getLogger(message.name).handle(message)
-    else:
-        send(message)
+        logger.removeHandler(handler)
 
 
 def _throttled(send: Send) -> Send:
@@ -365,10 +357,11 @@ def _throttled(send: Send) -> Send:
 
     def send_some(message: Any) -> None:
         nonlocal last
-        if isinstance(message, Steps) and message.done < message.total:
-            if time.monotonic() - last < STEPS_INTERVAL:
-                return
-            last = time.monotonic()
+        match message:
+            case (_, done, total) if done < total:
+                if time.monotonic() - last < STEPS_INTERVAL:
+                    return
+                last = time.monotonic()
         send(message)
 
     return send_some

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from truncate_kit.core.errors import DivergedError, UsageError, counted
 from truncate_kit.core.hardware import in_halves
-from truncate_kit.core.parallel import Engine, Send, Steps
+from truncate_kit.core.parallel import Engine, Send
 from truncate_kit.core.progress import Progress, TrialEvent, TrialWatcher, silent
 from truncate_kit.core.vectors import Span
 from truncate_kit.data.pairs import PairSplits
@@ -207,7 +207,7 @@ class TrialWork:
         self.full.to(device)
 
     def perform(self, order: TrialOrder | RankingOrder, send: Send) -> Any:
-        """Run one trial, or rank; sends `Steps` and `TrialEvent`s.
+        """Run one trial, or rank; sends steps and `TrialEvent`s.
 
         Returns:
             Scores of a ranking; of a trial its record, or the error if it diverged, and weights as bytes if ordered.
@@ -216,7 +216,7 @@ class TrialWork:
         def progress(task: str, done: int, total: int) -> None:
             if isinstance(order, TrialOrder) and order.stop_after and task == order.task:
                 total = max(1, total * order.stop_after // order.epochs)
-            send(Steps(task, done, total))
+            send((task, done, total))
 
         if not isinstance(order, TrialOrder):
             return rank(self.full, self.task, self.settings, *order, progress)
@@ -359,10 +359,10 @@ class TrialRunner:
         return trial
 
     def _pass_on(self, message: Any) -> None:
-        if isinstance(message, Steps):
-            self.watcher.progress(*message)
-        else:
+        if isinstance(message, TrialEvent):
             self.watcher.trial(message)
+        else:
+            self.watcher.progress(*message)
 
     def steps(self, epochs: int) -> int:
         """Return the optimiser steps of a number of epochs."""
