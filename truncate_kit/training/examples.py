@@ -21,7 +21,6 @@ from truncate_kit.evaluation.graded import MEASURES, correlate, measure_of, meas
 from truncate_kit.models.encoder import (
     DOCUMENT_PROMPTS,
     QUERY_PROMPTS,
-    Batch,
     Encoder,
     length_batches,
     original_order,
@@ -87,56 +86,50 @@ def encoded(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
 
 
 class Pairs(Examples):
-    """Pairs of texts, encoded in one forward pass per batch.
+    """Pairs of texts.
 
     Args:
         first: Token ids.
         second: Token ids.
         targets: One per pair.
-        loss: From vectors (b, d), (b, d) and targets (b,), 0-d; None if `objective` is overridden.
+        loss: From vectors (b, d), (b, d) and targets (b,), 0-d.
         head: Trained beside the encoder.
+        separable: If not, texts of other lengths are encoded apart; else a batch in one forward pass.
     """
-
-    separable = True
 
     def __init__(
         self,
         first: list[Ids],
         second: list[Ids],
         targets: Sequence[float],
-        loss: PairLoss | None,
+        loss: PairLoss,
         head: nn.Module | None = None,
+        *,
+        separable: bool = True,
     ) -> None:
         super().__init__(first, second)
-        self._targets = torch.tensor(targets, dtype=torch.float32)
-        self._loss, self.head = loss, head
+        self._targets = torch.tensor(targets)
+        self._loss, self.head, self.separable = loss, head, separable
         self._taught: tuple[Tensor, float] | None = None
 
     def learn_vectors(self, vectors: Tensor, weight: float) -> None:
         """Add `weight` × the mean 1 − cosine to a teacher's vectors (2n, d) of `texts`."""
         self._taught = vectors, weight
 
-    def inputs(self, encoder: Encoder, batch: Sequence[int]) -> Batch:
-        """Pad these pairs' first texts, then second texts."""
-        return encoder.pad(self.ids(batch))
-
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """Return the loss (0-d) of the pairs at these places."""
-        return self.loss_of(encoder(**self.inputs(encoder, batch)), batch)
+        ids = self.ids(batch)
+        return self.loss_of(encoder(**encoder.pad(ids)) if self.separable else encoded(encoder, ids), batch)
 
     def loss_of(self, vectors: Tensor, batch: Sequence[int]) -> Tensor:
-        """Return the loss from vectors (2b, d) of `inputs`."""
-        loss = self.objective(vectors[: len(batch)].float(), vectors[len(batch) :].float(), batch)
+        """Return the loss from vectors (2b, d) of the first texts, then the second ones."""
+        first, second = vectors.float().chunk(2)
+        loss = self._loss(first, second, self._targets[list(batch)].to(first.device))
         if self._taught is not None:
             teacher, weight = self._taught
             wanted = teacher[[*batch, *(place + len(self) for place in batch)]].to(vectors.device)
             loss = loss + weight * (1 - nn.functional.cosine_similarity(vectors.float(), wanted)).mean()
         return loss
-
-    def objective(self, first: Tensor, second: Tensor, batch: Sequence[int]) -> Tensor:
-        """Return the loss (0-d) of vectors (b, d) without a teacher."""
-        assert self._loss is not None
-        return self._loss(first, second, self._targets[list(batch)].to(first.device))
 
 
 def cosine_mse(first: Tensor, second: Tensor, target: Tensor) -> Tensor:
@@ -177,35 +170,24 @@ def classified_pairs(encoder: Encoder, first: list[Ids], second: list[Ids], pair
     return Pairs(first, second, pairs.scores(), loss, classifier)
 
 
-class QueriesWithDocuments(Pairs):
-    """Queries against the documents of a batch (equation 6), other answers excluded.
+def queries_with_documents(
+    encoder: Encoder, queries: list[Ids], documents: list[Ids], pairs: PairSet, seed: int
+) -> Pairs:
+    """Return queries against the documents of a batch (equation 6), other answers excluded.
 
     Compares as the model does; unbounded measures have no temperature.
     """
+    answers, measure = {(pair.first, pair.second) for pair in pairs}, measure_of_lengths(encoder)
+    temperature = TEMPERATURE if measure == "cosine" else 1.0
 
-    separable = False  # a query sees all documents of its batch
-
-    def __init__(
-        self, encoder: Encoder, queries: list[Ids], documents: list[Ids], pairs: PairSet, seed: int = 0
-    ) -> None:
-        super().__init__(queries, documents, [pair.target for pair in pairs], None)
-        answers: dict[str, set[str]] = {}
-        for pair in pairs:
-            answers.setdefault(pair.first, set()).add(pair.second)
-        self._pairs, self._answers, self._measure = pairs.pairs, answers, measure_of_lengths(encoder)
-
-    def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return the loss; queries are encoded apart from longer documents."""
-        return self.loss_of(encoded(encoder, self.ids(batch)), batch)
-
-    def objective(self, first: Tensor, second: Tensor, batch: Sequence[int]) -> Tensor:
-        """Return `contrastive_loss` (0-d)."""
-        rows = [self._pairs[place] for place in batch]
+    def loss(first: Tensor, second: Tensor, places: Tensor) -> Tensor:
+        rows = [pairs.pairs[place] for place in places.tolist()]
         # True if the document of another row also answers.
-        answers = torch.tensor([[other.second in self._answers[row.first] for other in rows] for row in rows])
-        others = (answers & ~torch.eye(len(rows), dtype=torch.bool)).to(first.device)
-        temperature = TEMPERATURE if self._measure == "cosine" else 1.0
-        return contrastive_loss(first, second, None, temperature, others=others, measure=self._measure)
+        answered = torch.tensor([[(row.first, other.second) in answers for other in rows] for row in rows])
+        others = (answered & ~torch.eye(len(rows), dtype=torch.bool)).to(first.device)
+        return contrastive_loss(first, second, None, temperature, others=others, measure=measure)
+
+    return Pairs(queries, documents, range(len(pairs)), loss, separable=False)
 
 
 def contrastive_loss(

@@ -117,7 +117,7 @@ _ROWS = (
     Objective(name=SEARCH, data="judged", metric="nDCG@10 of half the queries", published="ndcg",
               card="queries with documents that answer them, in-batch (equation 6 of the layer-wise attention pooling "
               "paper); other answers to a query are no negatives of it",
-              examples="QueriesWithDocuments"),
+              examples="queries_with_documents"),
     Objective(name="in-batch", method="contrast", data="positives", card="supervised in-batch (equation 6)",
               epochs=3, batch_size=256,
               rates={"bert": (5e-5, 1e-5, 256), "roberta": (5e-5, 3e-5, 256), "roberta-large": (1e-5, 5e-5, 256)}),

@@ -81,7 +81,7 @@ class MultiExit(Examples, Evaluator):
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """Return the mean loss over the exits."""
-        vectors = exit_vectors(encoder, self._any.inputs(encoder, batch), list(self._exits))
+        vectors = exit_vectors(encoder, encoder.pad(self._any.ids(batch)), list(self._exits))
         losses = [pairs.loss_of(exit_, batch) for pairs, exit_ in zip(self._exits.values(), vectors, strict=True)]
         return torch.stack(losses).mean()
 
