@@ -26,7 +26,7 @@ REPORTS = Path(__file__).parent / "reports.jsonl"
 def cell(report: CombinationReport, name: str | None, side: str = "test") -> str:
     """Format mean ± deviation over the splits of a baseline, or of the best combination."""
     span = report.best(side) if name is None else report.baseline(name, side)
-    return "–" if span is None else points(span.mean, span.std)
+    return "–" if span is None else points(*span)
 
 
 def row(report: CombinationReport) -> list[str]:

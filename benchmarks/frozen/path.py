@@ -125,7 +125,7 @@ def row(step: dict[str, str], reports: dict[str, FrozenReport]) -> list[str]:
         group, trials = list(report.groups.items())[-1]
         both = [report.score(*group, measure) for measure in ("test_pearson", "test")]
         trained = trials[0].parameters
-        cells += [" / ".join(points(found.mean, found.std) for found in both), f"{trained:,}"]
+        cells += [" / ".join(points(*found) for found in both), f"{trained:,}"]
     return cells
 
 

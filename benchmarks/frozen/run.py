@@ -116,7 +116,7 @@ def row(report: FrozenReport) -> list[str]:
             cells.append("–")
             continue
         both = [report.score(step, report.steps[step][-1], measure) for measure in ("test", "test_pearson")]
-        cells.append(" / ".join(points(span.mean, span.std) for span in both))
+        cells.append(" / ".join(points(*span) for span in both))
     return cells
 
 

@@ -28,6 +28,8 @@ _INT8_MOST = 127
 
 Array: TypeAlias = "NDArray[np.float64]"
 Counts: TypeAlias = "NDArray[np.int64]"
+Span: TypeAlias = tuple[float, float | None]
+"""Mean and standard deviation of a score over seeds or splits, in points."""
 
 
 class TextEncoder(Protocol):
@@ -250,17 +252,9 @@ def interval(values: "Sequence[float] | Array", level: float = LEVEL) -> tuple[f
     return float(low), float(high)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Span(Result):
-    """A score in points over seeds or splits."""
-
-    mean: float
-    std: float | None
-
-    @classmethod
-    def of(cls, scores: Sequence[float]) -> "Span":
-        """Summarise one or more scores."""
-        return cls(mean=fmean(scores), std=stdev(scores) if len(scores) > 1 else None)
+def mean_and_std(scores: Sequence[float]) -> Span:
+    """Return the mean and the sample standard deviation, None for a single score."""
+    return fmean(scores), stdev(scores) if len(scores) > 1 else None
 
 
 def too_few(number: int | None, one: str, many: str) -> str | None:

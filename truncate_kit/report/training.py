@@ -374,7 +374,7 @@ def _steps(report: FrozenReport) -> Table:
     for (step, layer), trials in report.groups.items():
         spans = [report.score(step, layer, measure) for measure in ("dev", "test", "test_pearson")]
         trained = f"{trials[0].parameters:,}"
-        rows.append((step, str(layer), trained, *(points(span.mean, span.std) for span in spans)))
+        rows.append((step, str(layer), trained, *(points(*span) for span in spans)))
     title = f"{report.model} on {report.data}: Spearman × 100, {counted(report.num_seeds, 'seed')}"
     return Table(title, ("heads", "blocks", "trained", "dev", "test", "test Pearson"), rows, marked=chosen)
 
@@ -397,7 +397,7 @@ def _frozen_plots(report: FrozenReport) -> list[Plot]:
             columns = zip(*(trial.blocks for trial in report.groups[step, layers[-1]]), strict=True)
             means = [None if None in column else fmean(column) for column in columns]
             alone.append(Series(range(1, len(means) + 1), means, f"codes, {step}", colors[step]))
-    together = report.score(report.chosen_step, report.chosen_layer, "test").mean
+    together = report.score(report.chosen_step, report.chosen_layer, "test")[0]
     levels = ((together, "all blocks together, chosen heads", INK),)
     plots = [plot("blocks", "similarity by each block alone", "block", unit, alone, "correlation", levels=levels)]
     if (codes := report.reconstruction) is not None:
@@ -425,8 +425,8 @@ def _frozen_plots(report: FrozenReport) -> list[Plot]:
 def _means(name: str, spans: dict[int, Span], number: int, what: str, color: str, shift: float = 0.0) -> Series:
     """Draw means with one deviation."""
     label = name if number == 1 else f"{name}, mean ± deviation over {counted(number, what)}"
-    spread = [span.std for span in spans.values()] if number > 1 else ()
-    means = [span.mean for span in spans.values()]
+    spread = [std for _, std in spans.values()] if number > 1 else ()
+    means = [mean for mean, _ in spans.values()]
     return Series([place + shift for place in spans], means, label, color, spread=spread)
 
 
@@ -435,7 +435,7 @@ def view_combination_report(report: CombinationReport) -> View:
 
     def sides(found: Callable[[Any, str], Span | None]) -> dict[str, Column]:
         def column(side: str) -> Column:
-            return lambda row: None if (span := found(row, side)) is None else points(span.mean, span.std)
+            return lambda row: None if (span := found(row, side)) is None else points(*span)
 
         return {side: column(side) for side in _SIDES}
 
@@ -477,7 +477,7 @@ def _combination_plots(report: CombinationReport) -> list[Any]:
         sizes.append(_means(side, spans, len(report.splits), "split", color, 0.06 * shift))
         changes = [change[side == "test"] for change in effects.values()]
         bars.append(Series([layer + 0.2 * shift for layer in effects], changes, side, color, bar=0.4))
-    levels = () if last is None else ((last.mean, f"{LAST}, test", BLUE),)
+    levels = () if last is None else ((last[0], f"{LAST}, test", BLUE),)
     title = f"{Path(report.model).name}: the best combination of each size ({report.data})"
     axes = "layers combined", "Spearman × 100"
     best = Plot("combined-sizes", title, *axes, sizes, levels=levels, whole=True, file="sizes")

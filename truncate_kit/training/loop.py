@@ -441,17 +441,13 @@ def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
     try:
         yield Group(distributed.get_rank(), size), device
     except RuntimeError as error:
-        if not _is_lost(error):
+        # Gloo's error is plain, NCCL's its own.
+        if not isinstance(error, distributed.DistError) and "gloo/transport" not in str(error):
             raise
         hint = "Look for its error in the output of the others; a process killed by the system leaves no message."
         raise TruncateKitError("Another process of this run has ended.", hint=hint) from error
     finally:
         distributed.destroy_process_group()
-
-
-def _is_lost(error: RuntimeError) -> bool:
-    """Return whether a peer process died; gloo raises a plain RuntimeError."""
-    return isinstance(error, distributed.DistError) or "gloo/transport" in str(error)
 
 
 _TURN = threading.RLock()  # reentrant: a study trains a sweep

@@ -73,7 +73,7 @@ def test_every_step_runs_and_the_saved_model_is_the_chosen_trial_cut_above_its_b
     assert report.reconstruction.num_sentences == 40
     assert report.overlap == DATA.overlap
     assert FrozenReport.from_dict(report.to_dict()) == report
-    means = {group: report.score(*group, "dev").mean for group in groups}
+    means = {group: report.score(*group, "dev")[0] for group in groups}
     assert means[report.chosen_step, report.chosen_layer] == max(means.values())
     noted = {*pair_keys(DATA.train).tolist(), *pair_keys(DATA.dev).tolist()}
     assert set(seen_by(out / "frozen").tolist()) == noted

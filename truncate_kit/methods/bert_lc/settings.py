@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import DATA, LAYERS, Bounds, check_settings, setting
-from truncate_kit.core.vectors import Span
+from truncate_kit.core.vectors import Span, mean_and_std
 
 OVER = ("mean", "max")
 SEARCHES = ("auto", "exact", "beam")
@@ -104,7 +104,7 @@ class CombinationReport(Result):
         for layer in range(self.depth + 1):
             rows = [None if (row := split.without[layer]) is None else row[1:] for split in self.splits]
             ends = [(_span(rows, side), self.best(side)) for side in ("dev", "test")]
-            changes = [without.mean - best.mean for without, best in ends if without is not None and best is not None]
+            changes = [without[0] - best[0] for without, best in ends if without is not None and best is not None]
             if len(changes) == 2:
                 effects[layer] = changes[0], changes[1]
         return effects
@@ -113,4 +113,4 @@ class CombinationReport(Result):
 def _span(scores: Sequence[tuple[float | None, float | None] | None], side: str) -> Span | None:
     values = [None if score is None else score[side == "test"] for score in scores]
     known = [value for value in values if value is not None]
-    return Span.of(known) if known and len(known) == len(values) else None
+    return mean_and_std(known) if known and len(known) == len(values) else None

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.core.files import local_path
 from truncate_kit.core.progress import ProgressOption, reporter
-from truncate_kit.core.vectors import Span
+from truncate_kit.core.vectors import mean_and_std
 from truncate_kit.core.workspace import RESULT_FILES
 from truncate_kit.data.pairs import PairSet, PairSplits
 from truncate_kit.data.seen import keys_of, merged, seen_before
@@ -424,7 +424,10 @@ def _result(
     **given: Any,
 ) -> ContrastiveResult:
     tests = [one.test for one in trials if one.test is not None]
-    scores, test = Span.of([one.dev for one in trials]), Span.of(tests) if tests else None
+    (dev, dev_std), (test, test_std) = (
+        mean_and_std([one.dev for one in trials]),
+        mean_and_std(tests) if tests else (None, None),
+    )
     test_texts = set[str]() if data.test is None else {*data.test.texts()}
     return ContrastiveResult(
         model=encoder.name,
@@ -440,10 +443,10 @@ def _result(
         depth=encoder.depth,
         trials=tuple(trials),
         chosen_seed=best.seed,
-        dev=scores.mean,
-        dev_std=scores.std,
-        test=None if test is None else test.mean,
-        test_std=None if test is None else test.std,
+        dev=dev,
+        dev_std=dev_std,
+        test=test,
+        test_std=test_std,
         test_texts=len(test_texts),
         seen=len(test_texts.intersection(chain(*columns))),
         seen_before=seen_before(data.evaluation, {encoder.name: encoder.seen}),

@@ -24,7 +24,7 @@ from truncate_kit.core.settings import (
     setting,
     whole_numbers,
 )
-from truncate_kit.core.vectors import Span
+from truncate_kit.core.vectors import Span, mean_and_std
 from truncate_kit.data.pairs import Overlap
 from truncate_kit.training.settings import PRECISION_HELP, BaseTrial, TrainingSettings
 
@@ -172,7 +172,7 @@ class FrozenReport(Result):
 
     def score(self, step: str, layer: int, measure: str) -> Span:
         """Return `dev`, `dev_pearson`, `test` or `test_pearson` over the seeds."""
-        return Span.of([float(getattr(trial, measure)) for trial in self.groups[step, layer]])
+        return mean_and_std([float(getattr(trial, measure)) for trial in self.groups[step, layer]])
 
 
 def grouped(trials: Sequence[FrozenTrial]) -> dict[tuple[str, int], list[FrozenTrial]]:

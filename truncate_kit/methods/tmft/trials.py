@@ -15,7 +15,7 @@ from truncate_kit.core.errors import DivergedError, UsageError, counted
 from truncate_kit.core.hardware import in_halves
 from truncate_kit.core.parallel import Engine, Send
 from truncate_kit.core.progress import Progress, TrialEvent, TrialWatcher, silent
-from truncate_kit.core.vectors import Span
+from truncate_kit.core.vectors import mean_and_std
 from truncate_kit.data.pairs import PairSplits
 from truncate_kit.methods.tmft.settings import LayerScores, parse_layers
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches, original_order
@@ -453,8 +453,7 @@ def scores_by_layer(encoder: Encoder, trials: Sequence[Trial]) -> tuple[LayerSco
         seeds, scores = tuple(sorted(by_seed)), dict[str, Any]()
         for name in ("dev", "test", "test_pearson", "dev_pearson"):
             values = [value for seed in seeds if (value := getattr(by_seed[seed], name)) is not None]
-            span = Span.of(values) if values else None
-            scores[name], scores[f"{name}_std"] = (span.mean, span.std) if span else (None, None)
+            scores[name], scores[f"{name}_std"] = mean_and_std(values) if values else (None, None)
         rows.append(LayerScores(layer=layer, parameters=(kept[layer] or 0) + others, seeds=seeds, **scores))
     return tuple(rows)
 
