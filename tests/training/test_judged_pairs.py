@@ -83,10 +83,10 @@ def test_a_query_that_reports_teaches_as_a_document_neither(tmp_path):
 @pytest.mark.parametrize(
     ("splits", "problem"),
     [
-        ({"test": 39}, "39 judged queries: too few to learn from"),
-        ({"train": 9, "test": 20}, "9 judged queries: too few to learn from"),
+        ({"test": 39}, "39 judged queries: too few to train on"),
+        ({"train": 9, "test": 20}, "9 judged queries: too few to train on"),
         ({"train": 30, "test": 19}, "19 judged queries: too few to choose by one half"),
-        ({"train": 39}, "39 judged queries: too few to learn from"),
+        ({"train": 39}, "39 judged queries: too few to train on"),
     ],
 )
 def test_too_few_queries_are_one_sentence_and_a_hint(tmp_path, splits, problem):

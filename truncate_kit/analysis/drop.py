@@ -126,7 +126,7 @@ def predict_drop(
         said += f"; by sweeps of four small models the probability of a drop of two points is {probability:.2f}"
     elif drops:
         said += f"; confidence {confidence:.2f}, not calibrated"
-    expected = "Whether scores drop at the end of this model is not known"
+    expected = "Whether similarity scores drop at the end of this model is not known"
     if drops:
         from_layer = depth
         while from_layer > 1 and (value := cka[from_layer - 1]) is not None and value < level - CKA_DROP:

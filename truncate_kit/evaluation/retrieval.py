@@ -313,7 +313,8 @@ def compare(
                 if not few:
                     intervals["nDCG less full"] = ends
                 if (way, precision) == ("lean queries, full index", "float32"):
-                    verdict = "no difference shown" if ends[0] <= 0 <= ends[1] else "better" if ends[0] > 0 else "worse"
+                    shown = "better" if ends[0] > 0 else "worse" if ends[1] < 0 else "no difference shown"
+                    verdict = f"{shown} (95 % interval {ends[0]:+.1f} to {ends[1]:+.1f} points of nDCG@{top})"
             values["bytes per vector"] = form.bytes_per_vector(widths[index])
             labels = {"search": way, "vectors": precision}
             rows.append(Score(task=data.name, labels=labels, values=values, intervals=intervals, size=size))

@@ -40,7 +40,7 @@ def view_distill_result(result: DistillResult) -> View:
             "after learning": lambda row: max(row.scores),
             "nearest": lambda row: row.agreement and f"{row.agreement.overlap:.1f} %",
         }
-        title = "Choices of blocks after learning from few texts; the higher score counts"
+        title = "Choices of blocks after training on few texts; nearest texts in common decide near-ties"
         rows = sorted(result.tryouts, key=lambda row: (len(row.blocks), -row.score))
         tables.append(Table.of(title, rows, tries, detail=True))
     plots = [_sizes_plot(result)]
@@ -149,7 +149,8 @@ def sizes_table(result: DistillResult) -> Table:
     if result.needed is not None:
         needed = f", {result.needed:.2f} stands for {in_points(result.budget.within or 0)} less"
     return Table.of(
-        f"The best choice of each number of blocks by {result.metric} (selection score, optimistic); "
+        f"The best choice of each number of blocks by {result.metric} (selection score, optimistic), and agreement on "
+        "other held-out texts; "
         f"{result.settings.teacher} has {result.full_score:.2f}{needed}; speed 1 is "
         f"{full.texts_per_second:,.0f} texts a second in torch",
         result.candidates,
