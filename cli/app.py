@@ -27,7 +27,7 @@ MODULES = {
     "measure": ("analyze", "evaluate", "compare", "bench"),
     "project": ("demo", "study", "report", "status", "doctor"),
 }
-"""Commands by module, which is imported with its first command."""
+"""Commands by module; a module is imported with its first command."""
 COMMANDS = tuple(name for names in PANELS.values() for name in names)
 _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 160}
 _PLAIN: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}

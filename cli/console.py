@@ -36,7 +36,7 @@ OTHER_NAMES = {
     "raw": "texts",
     "search_pairs": "data",
 }
-"""Options named differently in the library."""
+"""Options by their different names in the library."""
 FUNCTIONS = {
     "combine": "truncate-kit combine MODEL",
     "diagnose": "truncate-kit doctor",
@@ -51,7 +51,7 @@ _NAMED = re.compile(r"`(\w+)(?:=([^`]+)|\(([^`]*)\))?`")
 
 
 def begin(command: Any, *, quiet: bool = False, verbose: bool = False, as_json: bool = False) -> None:
-    """Set the command that messages name, and what it prints."""
+    """Set the running command and its output options."""
     vars(RUN).update(command=command, quiet=quiet or as_json, verbose=verbose, as_json=as_json, more_said=False)
 
 
@@ -94,7 +94,7 @@ def note(*texts: str | None) -> None:
 
 
 def say(*texts: str | None) -> None:
-    """Print sentences on stdout unless JSON stands there."""
+    """Print sentences on stdout, unless with `--json`."""
     for text in texts:
         if text is not None and not RUN.as_json:
             typer.echo(harmless(in_options(text)))
@@ -163,7 +163,7 @@ def table(cells: "Table") -> None:
             words = place == 0 or not any(re.match(r"\W*\d", cell) for cell in columns[place])
             side: Any = "left" if words else "right"
             wanted = max(map(len, (cells.columns[place], *columns[place])))
-            width = max(least[place], min(wanted, least[place] + left))  # rich would take from numbers, too
+            width = max(least[place], min(wanted, least[place] + left))  # rich would also shrink numbers
             left -= width - least[place]
             drawn.add_column(Text(harmless(cells.columns[place])), justify=side, width=width, overflow="fold")
         for number in (number for number in range(len(cells)) if number % step == 0 or number in ends):
@@ -199,7 +199,7 @@ def progress_bar() -> "Progress":
 
 @contextmanager
 def watching(out: Path, *, tensorboard: bool) -> Iterator["TrialWatcher"]:
-    """Draw and print trials. Raises `MissingExtraError`."""
+    """Yield a watcher that shows trials. Raises `MissingExtraError`."""
     from truncate_kit.core.progress import Bars, TensorboardLog, TrialWatcher
 
     with TensorboardLog(out / "tensorboard") if tensorboard else contextlib.nullcontext(TrialWatcher()) as log:

@@ -338,7 +338,7 @@ def _scored_on(
 
 
 def _random_pair(config_name: str, layer: int | None, *, whole: bool) -> "tuple[TimedModel, TimedModel]":
-    """Make a random model, cut unless `whole`, and the full one, with a tokenizer of one token per word."""
+    """Make a random full model and its cut (uncut if `whole`), with one token per word."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import WhitespaceSplit

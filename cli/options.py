@@ -1,4 +1,4 @@
-"""Options of commands, and their workspace. Values that do not fit raise `UsageError`."""
+"""Define command options and the workspace. Invalid values raise `UsageError`."""
 
 import dataclasses
 import functools
@@ -34,8 +34,7 @@ WORKSPACE = Path("exported")
 class Command:
     """A function as a command: each field of a settings parameter becomes an option.
 
-    Settings are named in quotes, to import them on use. `"Annotated[dict[str, Any], SomeSettings]"` passes given values
-    only.
+    Quoted annotations delay imports. `"Annotated[dict[str, Any], SomeSettings]"` passes only the given values.
     """
 
     def __init__(self, function: Callable[..., Any], examples: tuple[str, ...], result: str) -> None:
@@ -58,7 +57,7 @@ class Command:
 
     @functools.cached_property
     def settings(self) -> dict[str, type]:
-        """Settings classes by parameter."""
+        """Return the settings classes by parameter."""
         kinds = {}
         for name, parameter in self.parameters.items():
             kind = parameter.annotation
@@ -70,7 +69,7 @@ class Command:
 
     @functools.cached_property
     def __signature__(self) -> inspect.Signature:
-        """The signature with an option for each field."""
+        """Return the signature with one option per field."""
         typed: list[inspect.Parameter] = []
         for name, parameter in self.parameters.items():
             if name in self.settings:
@@ -106,7 +105,7 @@ class Command:
 
 
 def command(*examples: str, result: str = "") -> Callable[[Callable[..., Any]], Command]:
-    """Make a command. examples: lines of its help; result: class of `--json`, as `module:name` of the package."""
+    """Make a command; `examples` are help lines, `result` is the class of `--json` as `module:name`."""
     return lambda function: Command(function, examples, result)
 
 
@@ -221,7 +220,7 @@ class Hardware:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Machine(Hardware):
-    """Engine, workers and devices; `threads` per worker on a cluster, in all on this machine."""
+    """Engine, workers and devices; `threads` are per worker on a cluster, else in total."""
 
     engine: str = setting("local", "Where work runs: local, or ray (a Ray cluster).", MACHINE)
     workers: int | None = setting(
@@ -246,7 +245,7 @@ class Machine(Hardware):
 
     @property
     def on_cuda(self) -> bool:
-        """Whether GPUs do the work."""
+        """Return whether GPUs do the work."""
         return self.device is not None and self.device.startswith("cuda")
 
     def open(self) -> "Engine":
@@ -277,7 +276,7 @@ class Push:
         check_hub_name(self.push_to)
 
     def upload(self, folder: Path) -> str | None:
-        """Upload the folder if asked; return a sentence with its address."""
+        """Upload the folder if `push_to` is set; return a sentence with its address."""
         if self.push_to is None:
             return None
         from truncate_kit.export.exporting import push_folder
@@ -320,7 +319,7 @@ def use_threads(threads: int | None) -> None:
 
 @dataclasses.dataclass(kw_only=True)
 class Workspace(Places):
-    """A workspace that notes its choices on stderr."""
+    """Workspace that prints its choices on stderr."""
 
     folder: Path = setting(WORKSPACE, "Folder in which commands find what others left.", RESULTS, name="--workspace")
 
@@ -328,11 +327,11 @@ class Workspace(Places):
         super().__init__(self.folder)
 
     def held(self) -> AbstractContextManager[None]:
-        """Keep other processes from writing here."""
+        """Lock the workspace against other writers."""
         return run_lock(self.folder)
 
     def write(self, report: Result, usual: Path) -> Path:
-        """Write a report, beside one that measured more; return its path."""
+        """Write a report without replacing one that measured more; return its path."""
         path = file_for(report, usual)
         report.write(path)
         path.with_suffix(".png").unlink(missing_ok=True)  # of the replaced report
@@ -384,7 +383,7 @@ class Workspace(Places):
     def load_text_encoder(
         self, source: Source, runtime: str | None, graph: str | None, hardware: Hardware, where: str | None = None
     ) -> "Encoder | OnnxEncoder":
-        """Load the model in torch or as a graph, which is noted; where: its device, by default that of the graph."""
+        """Load the model in torch or as a graph, and print the graph's name; `where` is the device to name."""
         from truncate_kit.export.record import graph_sentence
         from truncate_kit.export.runtime import OnnxEncoder, load_text_encoder
 
@@ -404,7 +403,7 @@ class Workspace(Places):
         return encoder
 
     def data(self, pairs: Pairs, *, classes: bool = False) -> tuple["PairSplits", Source]:
-        """Return the named pairs, else the last command's, else the bundled set, and their source."""
+        """Return pairs and their source: named, else the last command's, else the bundled set."""
         from truncate_kit.data.pairs import BUNDLED, load_pairs
         from truncate_kit.data.tables import is_retrieval_folder
         from truncate_kit.report.view import data_sentences

@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from truncate_kit.training.settings import Objective, TrainingSettings
 
 FREEZE_POOLING = "last"  # as in the FREEZE report
-SHOWN_SENTENCES = 8  # with drawn attention
+SHOWN_SENTENCES = 8  # in the attention figure
 
 
 def check_shared(group: "Group", has_texts: bool) -> None:
-    """Refuse several processes without a shared adaptation."""
+    """Raise `UsageError` for several processes without an adaptation."""
     if group.size > 1 and not has_texts:
         raise UsageError(
             f"There is nothing to adapt to that these {group.size} processes could share.",
@@ -122,7 +122,7 @@ def finetune(
         if teacher is not None:
             taught = workspace.load(Source(teacher, max_length=source.max_length), device=here)
         prediction = None
-        # Both are long: keep other commands from leaving a model here.
+        # Adaptation and prediction take long: lock out other commands.
         with workspace.held() if group.leads else nullcontext():
             note(workspace.replaced_by(source.name))
             check_shared(group, prior_texts is not None)
@@ -160,7 +160,7 @@ def finetune(
             engine=engine,
         )
     queries = pairs.data if judged else retrieval
-    # Classes and judgements are no scores for the next command.
+    # The next command cannot use classes or judgements as scores.
     workspace.remember(
         source,
         data_source if row.data in ("scores", "labels") else None,
@@ -331,7 +331,7 @@ def _held_out(
 
 
 def _learned_from(paths: Sequence[Path]) -> Iterator[str]:
-    """Yield texts of files and documents, possibly empty, of retrieval folders."""
+    """Yield the texts of files and the documents of retrieval folders."""
     from truncate_kit.data.retrieval import read_retrieval
     from truncate_kit.data.tables import is_retrieval_folder, iter_texts
 
@@ -524,7 +524,7 @@ def combine(
     choose = workspace.finished_model if lean_is_there else workspace.starting_model
     source = choose(model, pooling, max_length)
     encoder = workspace.load(source, device=hardware.device)
-    trained = find_pooler_head(source.name)  # without --head a baseline alone
+    trained = find_pooler_head(source.name)  # only a baseline without --head
     splits, named = workspace.data(pairs)
     if split is not None:
         splits = PairSplits(name=splits.name, test=splits.split(split), notes=splits.notes)

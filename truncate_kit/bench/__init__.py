@@ -1,1 +1,1 @@
-"""Lean against full, side by side: latency, throughput, memory and quality."""
+"""Compare the lean and full model: latency, throughput, memory and quality."""

@@ -1,6 +1,6 @@
-"""Measure a contestant's peak memory by running this module in a new process: a fork misses its parent's pages.
+"""Measure peak memory by running this module in a new process (a fork omits its parent's pages).
 
-It imports no torch, which graphs do not need.
+torch is imported only if needed: graphs run without torch.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _PATIENCE = 600  # seconds, for slow compilers
 
 
 def peak_memory(request: Mapping[str, Any]) -> int | str:
-    """Return the bytes of a new process, or the reason why it failed."""
+    """Return the peak bytes of a new process, or the reason for its failure."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", __spec__.name],
@@ -39,13 +39,13 @@ def peak_memory(request: Mapping[str, Any]) -> int | str:
 
 
 def measure_here(request: Mapping[str, Any]) -> int:
-    """Load the model, and return the peak bytes while encoding."""
+    """Load the model and return its peak bytes while encoding."""
     on_cpu = request["device"] == "cpu"
     plain = on_cpu and BACKENDS[request["backend"]].runtime == "onnx"
     call, free = (_without_torch(request), 0) if plain else _by_runner(request)
     call()  # compiles
     gc.collect()
-    with contextlib.suppress(OSError):  # without it the peak counts loading too
+    with contextlib.suppress(OSError):  # otherwise the peak includes loading
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     for _ in range(3):
         call()
@@ -53,14 +53,14 @@ def measure_here(request: Mapping[str, Any]) -> int:
 
 
 def _free_on_gpu(device: str) -> int:
-    """Return the driver's free bytes: allocators keep memory."""
+    """Return the free bytes by the driver (allocators cache memory)."""
     import torch
 
     return int(torch.cuda.mem_get_info(device)[0])
 
 
 def _highest() -> int:
-    """Return the peak bytes since `clear_refs`; off Linux since the start."""
+    """Return the peak bytes since `clear_refs` (outside Linux: since process start)."""
     status = Path("/proc/self/status")
     if not status.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -77,7 +77,7 @@ def _by_runner(request: Mapping[str, Any]) -> tuple[Callable[[], object], int]:
 
     torch.set_num_threads(request["threads"])
     device = torch.device(request["device"])
-    free = _free_on_gpu(request["device"]) if device.type == "cuda" else 0  # makes the CUDA context
+    free = _free_on_gpu(request["device"]) if device.type == "cuda" else 0  # creates the CUDA context
     model = Path(request["model"])
     encoder = load_encoder(model)
     graph = None if request["graph"] is None else Path(request["graph"])

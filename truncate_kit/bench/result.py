@@ -1,4 +1,4 @@
-"""Runtimes, settings and the report of a bench: raw seconds and bytes."""
+"""Runtimes, settings and report of a bench; values are seconds and bytes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -38,26 +38,26 @@ class Backend:
     precision: Precision
     marker: str  # in figures
     compiled: bool = False  # by torch.compile
-    static: bool = False  # compiled for each shape anew
+    static: bool = False  # recompiled for each shape
     captured: bool = False  # as a CUDA graph for each shape
     attention: str | None = None  # kernel, as transformers names it
     tensorrt: bool = False  # in ONNX Runtime, from an unfused graph
 
     @property
     def on_cuda(self) -> bool:
-        """Tell whether it needs a GPU."""
+        """Return whether the backend needs a GPU."""
         in_torch = self.runtime != "onnx" and PRECISIONS[self.precision].cuda_only
         return in_torch or self.captured or self.tensorrt
 
     @property
     def rival(self) -> bool:
-        """Tell whether it is measured only on request."""
+        """Return whether the backend is measured only on request."""
         other = self.runtime == "sentence-transformers" or self.tensorrt
         return other or self.static or self.captured or self.attention is not None
 
     @property
     def fixed_shapes(self) -> bool:
-        """Tell whether each new shape would be compiled."""
+        """Return whether each new shape triggers compilation."""
         return self.runtime == "torch" and (self.static or self.captured)
 
 
@@ -97,8 +97,8 @@ def select_backends(
 ) -> tuple[Backend, ...]:
     """Return backends by name; `["all"]` selects all that run on `device`.
 
-    By default exclude rivals, compilers unless on CUDA with `slow_starts`, and fp16 or int8 graphs unless `folders`
-    hold one for the device. Raises `UsageError` for an unknown name.
+    The default excludes rivals; it includes compilers only on CUDA with `slow_starts`, and fp16 or int8 graphs only if
+    `folders` contain one for the device. Raises `UsageError` for an unknown name.
     """
     cuda = device.type == "cuda"
     sensible = tuple(row for row in BACKENDS.values() if cuda or not row.on_cuda)
@@ -128,20 +128,20 @@ _TOKENS = Bounds(1, 1_000_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchSettings(Result):
-    """One bench.
+    """Settings of one bench.
 
     Attributes:
         batch_sizes: Texts per batch; 1 is always timed.
         lengths: Tokens per text, by default 16 and 128 or the models' limit.
         backends: See `select_backends`.
-        compile: Include torch.compile, minutes to start, on a GPU.
-        repeats: Rounds over all models, with ten calls for latency.
-        threads: By default torch's choice.
+        compile: Include torch.compile on a GPU (starts in minutes).
+        repeats: Rounds over all models; each makes ten latency calls.
+        threads: CPU threads; by default torch's choice.
         device: `cpu` (by default) or `cuda[:i]`.
         memory: Measure peak memory, in new processes.
-        max_texts: Of the real set, evenly spread.
-        seed: Of the bootstrap.
-        blocks: Keep these of the lean model, compare with all.
+        max_texts: Texts timed from the real set, evenly spread.
+        seed: Seed of the bootstrap.
+        blocks: Blocks kept in the lean model; without `full`, compare with all.
 
     Raises `UsageError` for a number out of bounds.
     """
@@ -188,20 +188,20 @@ def percentile(seconds: tuple[float, ...], share: float) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchedModel(Result):
-    """One of the two models."""
+    """The lean or full model."""
 
     role: Role
     name: str
-    layer: int  # the last one
+    layer: int  # last layer
     width: int
     parameters: int  # pooler excluded
     weights_bytes: int | None  # on disk
-    blocks: tuple[int, ...] | None = None  # unless it has all
+    blocks: tuple[int, ...] | None = None  # None for all
     weights_sha256: str | None = None
 
     @property
     def title(self) -> str:
-        """Return role, name and size: `lean: mini-bert, layer 3`."""
+        """Return a title such as `lean: mini-bert, layer 3`."""
         name, place = Path(self.name).name, place_in_words(self.layer, self.blocks)
         return f"{self.role}: {place}" if name == self.role else f"{self.role}: {name}, {place}"
 
@@ -226,16 +226,16 @@ class Timing(Result):
     role: Role
     backend: str
     scenario: Scenario
-    batch_size: int | None  # varies in the real set
-    length: int | None  # the same
+    batch_size: int | None  # None for varying sizes
+    length: int | None  # None for varying lengths
     sentences: int  # per call
     tokens: int  # per call, without padding
-    seconds: tuple[float, ...]  # of each call
+    seconds: tuple[float, ...]  # per call
     device_seconds: tuple[float, ...] = ()  # between GPU events
 
     @property
     def p50_seconds(self) -> float:
-        """Return the median."""
+        """Return the median seconds."""
         return percentile(self.seconds, 0.5)
 
     @property
@@ -245,12 +245,12 @@ class Timing(Result):
 
     @property
     def sentences_per_second(self) -> float:
-        """Return sentences over the median."""
+        """Divide sentences by the median seconds."""
         return self.sentences / self.p50_seconds
 
     @property
     def tokens_per_second(self) -> float:
-        """Return tokens over the median."""
+        """Divide tokens by the median seconds."""
         return self.tokens / self.p50_seconds
 
 
@@ -275,8 +275,8 @@ class BenchReport(Result):
     num_scored: int = 0
     bundled: bool = False  # synthetic pairs
     metric: str = SPEARMAN
-    # `lean`, `full`, and their paired `difference` with its bootstrap interval (`low`, `high`, `level`), × 100; defined
-    # `resamples`, distinct `num_pairs`.
+    # Scores × 100 of `lean` and `full`, paired `difference`, bootstrap interval (`low`, `high`) at `level`; number of
+    # defined `resamples` and distinct `num_pairs`.
     quality: dict[str, float] | None = None
     quality_backend: str | None = None
     comparison: Comparison | None = None
@@ -291,7 +291,7 @@ class BenchReport(Result):
 
     @property
     def scored(self) -> str:
-        """Return number and name: `1,379 pairs of stsb/en/test`."""
+        """Return words such as `1,379 pairs of stsb/en/test`."""
         return f"{counted(self.num_scored, *self.unit)} of {self.scored_on}{', synthetic' if self.bundled else ''}"
 
     @property

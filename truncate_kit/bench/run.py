@@ -72,7 +72,7 @@ Found = TypeVar("Found")
 Score = tuple[float, Array]
 """Score × 100, and the similarity of each pair or score of each query."""
 LENGTHS = (16, 128)
-_MAX_PASSES = 3  # over the real set: each is long enough to be steady
+_MAX_PASSES = 3  # over the real set; long passes give stable times
 _DEFAULTS = BenchSettings()
 
 
@@ -86,22 +86,22 @@ def bench(
     graphs: Path | None = None,
     progress: Progress = silent,
 ) -> BenchReport:
-    """Measure the lean model against the full one in every runtime, in turns.
+    """Compare the lean and full model in each runtime, timed in turns.
 
-    A missing or failing runtime is a row with its reason.
+    Missing or failing runtimes become rows with a reason.
 
     Args:
-        lean: A folder, a name, or an encoder with a tokenizer, which is moved to the device.
-        full: The same; by default lean is measured alone.
-        settings: Of the bench.
-        pairs: For Spearman, or a retrieval set for its metric.
-        texts: The real set.
+        lean: Folder, name, or encoder with a tokenizer. The encoder is moved to the device.
+        full: As `lean`; by default only `lean` is measured.
+        settings: Bench settings.
+        pairs: Pairs scored by Spearman, or a retrieval set.
+        texts: Texts of the real set.
         graphs: Folder that keeps exported graphs.
-        progress: Called as the work goes on.
+        progress: Progress callback.
 
     Raises:
         DeviceError: CUDA is not active.
-        UsageError: An unknown backend, a too large length, or no runtime can be measured.
+        UsageError: Unknown backend, too large length, or no measurable runtime.
         ModelError: A model or its export.json cannot be read.
         DataError: A correlation is undefined.
     """
@@ -123,7 +123,7 @@ def bench(
         if any(row.compiled for row in backends):
             from torch._dynamo import config as compiler
 
-            # Contestants share one forward; torch.compile gives up after eight graphs of one.
+            # Contestants share one `forward`; torch.compile stops after eight graphs per function.
             stack.enter_context(compiler.patch(recompile_limit=64))
         target: Target = "cuda" if device.type == "cuda" else "cpu"
         subjects = [
@@ -191,7 +191,7 @@ def _measure(
 
 
 def describe_machine(device: torch.device, threads: int, others_busy: float | None) -> dict[str, Any]:
-    """Return the machine's fields of the report."""
+    """Return the report fields about the machine."""
     packages = ("torch", "transformers", "onnxruntime", "onnxruntime-gpu")
     installed = {name: version for name in packages if (version := installed_version(name)) is not None}
     return {
@@ -211,7 +211,7 @@ def describe_machine(device: torch.device, threads: int, others_busy: float | No
 def score_all(
     contestants: "Contestants", data: PairSet | RetrievalSet, seed: int, progress: Progress
 ) -> dict[str, Any]:
-    """Score all, compare in the first shared runtime; return fields of the report."""
+    """Score all contestants, compare in the first shared runtime, and return report fields."""
     fields, compute = scored_fields(data), pair_scores if isinstance(data, PairSet) else query_scores
 
     def score_each() -> dict[Key, Score]:
@@ -246,7 +246,7 @@ def score_all(
 
 
 def scored_fields(data: PairSet | RetrievalSet) -> dict[str, Any]:
-    """Return the data's fields of the report."""
+    """Return the report fields about the data."""
     if isinstance(data, PairSet):
         fields = {
             "fingerprint": pairs_fingerprint(data),
@@ -266,7 +266,7 @@ def pair_scores(data: PairSet, runner: Runner, encoder: Encoder) -> Score:
 
 
 def query_scores(data: RetrievalSet, runner: Runner, encoder: Encoder) -> Score:
-    """Return the set's metric × 100 over all documents, with the model's prompts."""
+    """Return the mean metric × 100 and each query's score, with the model's prompts."""
     from truncate_kit.training.queries import RetrievalEvaluator
 
     own = RetrievalEvaluator(encoder, data, np.arange(len(data.queries)))
@@ -278,10 +278,10 @@ def query_scores(data: RetrievalSet, runner: Runner, encoder: Encoder) -> Score:
 
 
 def compare_training(lean: "Subject", full: "Subject") -> Comparison:
-    """Return how far training lets two scores be compared.
+    """Return how comparable the scores are, given their training.
 
     `unfair`: only one was fine-tuned. `part`: lean was cut and not trained since. `untuned`: neither was fine-tuned.
-    `unknown budget`: not from one call of `finetune`.
+    `unknown budget`: not from one `finetune` call.
     """
     ours, theirs = lean.origin, full.origin
     made_of_full = ours is not None and (ours.source_digest == full.digest or ours.model == full.encoder.name)
@@ -300,7 +300,7 @@ def compare_training(lean: "Subject", full: "Subject") -> Comparison:
 
 
 class Subject:
-    """One of the two models; `graphs` keeps exports."""
+    """One of the two models; new exports are saved in `graphs`."""
 
     def __init__(
         self,
@@ -316,9 +316,9 @@ class Subject:
         self.fine_tuned = None if self.folder is None else was_trained(self.folder)  # unknown in memory
         self.origin = None if self.folder is None else read_origin(self.folder)
         self.encoder = source if isinstance(source, Encoder) else load_encoder(source)
-        if blocks is not None:  # the folder's other files do not describe them
+        if blocks is not None:  # the folder's files describe the uncut model
             self.folder, self.origin, self.encoder = None, None, keep(self.encoder, blocks)
-        self.exported: str | None = None  # new graph that stays
+        self.exported: str | None = None  # path of a new, kept graph
         self.notes: list[str] = []
         self._kept = graphs
         self._graphs: dict[str, Path] = {}
@@ -346,9 +346,9 @@ class Subject:
         )
 
     def graph(self, backend: Backend) -> Path:
-        """Return a backend's graph; a missing fp32 one is exported.
+        """Return a backend's graph; export a missing fp32 graph.
 
-        Raises `AbsentError`, and `ModelError` for a damaged or foreign graph.
+        Raises `AbsentError` without a graph, `ModelError` for a damaged graph or another model's graph.
         """
         name = "plain" if backend.tensorrt else backend.precision
         if name not in self._graphs:
@@ -366,7 +366,7 @@ class Subject:
         return file
 
     def _fused(self, precision: Precision) -> Path:
-        """Return the folder's graph, else a kept one, else a new one."""
+        """Return the graph in the folder, else in `graphs`, else a new export."""
         name = GRAPH_FILES[precision]
         if self.folder is not None and precision in graphs_in(self.folder):
             graph = self.folder / name
@@ -393,18 +393,18 @@ class Subject:
         return graph
 
     def for_worker(self) -> Path:
-        """Return a folder to load."""
+        """Return a folder that holds the model."""
         return self.folder or save_encoder(self.encoder, self.scratch / "saved")
 
 
 class Contestants:
-    """Runners of all models and their rows; failing ones leave with a reason."""
+    """Runners and report rows of all models; failing runners are removed, with the reason in their row."""
 
     def __init__(self, subjects: Sequence[Subject], backends: Sequence[Backend], device: torch.device) -> None:
         self.subjects, self.backends, self.device = subjects, backends, device
         self.encoders = {subject.role: subject.encoder for subject in subjects}
         self.runners: dict[Key, Runner] = {}
-        self.rows: dict[Key, Contestant] = {}  # failed ones too
+        self.rows: dict[Key, Contestant] = {}  # including failed contestants
         self.notes: list[str] = []
 
     def reading_texts(self) -> dict[Key, Runner]:
@@ -416,7 +416,7 @@ class Contestants:
         self.rows[key] = replace(self.rows[key], **values)
 
     def start(self, shape: tuple[int, int], progress: Progress) -> None:
-        """Start all with calls up to this batch size and length. Raises `UsageError` if all fail."""
+        """Start all runners, with calls up to this shape (batch size, length). Raises `UsageError` if all fail."""
         places = [(subject, backend) for backend in self.backends for subject in self.subjects]
         for done, (subject, backend) in enumerate(places, start=1):
             fields: dict[str, Any] = {"absent": None}
@@ -455,7 +455,7 @@ class Contestants:
             )
 
     def surviving(self, task: str, measure: Callable[[], Found]) -> Found:
-        """Call `measure` again without contestants that fail in it."""
+        """Call `measure`, and repeat without contestants that fail."""
         while True:
             try:
                 return measure()

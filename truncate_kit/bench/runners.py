@@ -1,7 +1,7 @@
 """Run one model in one runtime (torch, an exported graph, or sentence-transformers), and time runners side by side.
 
-Runners share four methods: `prepare(ids)` makes a call that runs one batch, ready on the device, and waits;
-`encode_ids(ids)` and `encode(texts)` return vectors (n, d), `similarities(first, second)` scores (n,).
+All runners have four methods: `prepare(ids)` moves a batch to the device and returns a call that encodes the batch and
+waits; `encode_ids(ids)` and `encode(texts)` return vectors (n, d), `similarities(first, second)` scores (n,).
 """
 
 import copy
@@ -33,7 +33,7 @@ TENSORRT_TEXTS = 512  # per batch, at most
 _REST = 0.02
 WARM_UP_TEXTS = 64
 LATENCY_CALLS = 10  # per round, for a 95th percentile
-# One engine for all shapes: each takes minutes to build.
+# One engine for all shapes, because building takes minutes.
 _TENSORRT_SHAPES = {
     "trt_fp16_enable": True,
     "trt_profile_min_shapes": "input_ids:1x1,attention_mask:1x1",
@@ -43,7 +43,7 @@ _TENSORRT_SHAPES = {
 
 
 class AbsentError(TruncateKitError):
-    """A contestant cannot be measured, or the one of `key` failed while it ran."""
+    """A contestant cannot be measured; with `key`, that contestant failed while running."""
 
     def __init__(self, reason: str | TruncateKitError, key: Key | None = None) -> None:
         message = f"{reason} {reason.hint}" if isinstance(reason, TruncateKitError) else reason
@@ -52,27 +52,27 @@ class AbsentError(TruncateKitError):
 
 
 def random_ids(lengths: Sequence[int], vocabulary: int) -> list[list[int]]:
-    """Draw ids of texts, without the vocabulary's first tenth (special tokens)."""
+    """Draw token ids, skipping the vocabulary's first tenth, at most 1,000 (special tokens)."""
     generator = np.random.default_rng(0)
     low = min(vocabulary // 10, 1000)
     return [generator.integers(low, vocabulary, size=length).tolist() for length in lengths]
 
 
 def _dtype(backend: Backend) -> torch.dtype | None:
-    """Return the type of all weights, unless they stay."""
+    """Return the dtype to cast weights to, if any."""
     weights = PRECISIONS[backend.precision].weights
     return None if weights in (None, "float32") else getattr(torch, str(weights))
 
 
 def encode_in_chunks(ids: Ids, size: int, encode: Callable[[Ids], Tensor]) -> Tensor:
-    """Encode at most `size` texts of like length per call; return vectors (n, d) in order."""
+    """Encode up to `size` texts of similar length per call; return vectors (n, d) in input order."""
     chunks = length_batches([len(row) for row in ids], size)
     vectors = torch.cat([encode([ids[place] for place in chunk]) for chunk in chunks])
     return vectors[original_order(chunks)]
 
 
 def _waiting(call: Callable[[], Tensor], device: torch.device, products: str = "highest") -> Callable[[], Tensor]:
-    """Call without gradients, with float32 matrix products in `products` (`high` is TF32); wait for the device."""
+    """Wrap a call: no gradients, float32 products in precision `products` (`high` is TF32), device synchronized."""
 
     def run() -> Tensor:
         torch.set_float32_matmul_precision(products)
@@ -86,7 +86,7 @@ def _waiting(call: Callable[[], Tensor], device: torch.device, products: str = "
 
 
 class TorchRunner:
-    """torch, eager or compiled."""
+    """Runner of torch, eager or compiled."""
 
     def __init__(self, backend: Backend, encoder: Encoder, *, device: torch.device) -> None:
         self.device = device
@@ -99,7 +99,7 @@ class TorchRunner:
             except (ImportError, ValueError) as error:
                 raise AbsentError(f"{backend.attention} cannot be used: {first_line(error)}") from error
         if backend.compiled:
-            model = copy.copy(model)  # compiling marks the module, which the eager row uses
+            model = copy.copy(model)  # compiling marks the module, which the eager runner shares
             model.compile(dynamic=not backend.static, mode="reduce-overhead" if backend.captured else None)
         self.model = model.to(device).eval()
         self.similarities = self.model.similarities
@@ -125,7 +125,7 @@ def _open_graph(backend: Backend, encoder: Encoder, graph: Path, device: torch.d
 
     Raises `AbsentError` if this machine cannot run it, `ModelError` if it is damaged.
     """
-    # torch's current stream, so that its events time both; 0 means no stream.
+    # Share torch's current stream, so that GPU events time both; 0 means no stream.
     stream = torch.cuda.current_stream(device).cuda_stream or None if device.type == "cuda" else None
     shapes, most = (_TENSORRT_SHAPES, TENSORRT_TEXTS) if backend.tensorrt else (None, None)
     try:
@@ -148,7 +148,7 @@ def _open_graph(backend: Backend, encoder: Encoder, graph: Path, device: torch.d
 
 
 class PeerRunner:
-    """A saved folder in sentence-transformers."""
+    """Runner of a saved folder in sentence-transformers."""
 
     def __init__(self, backend: Backend, encoder: Encoder, folder: Callable[[], Path], *, device: torch.device) -> None:
         try:
@@ -168,7 +168,7 @@ class PeerRunner:
 
     def prepare(self, ids: Ids) -> Callable[[], Tensor]:
         """Prepare one batch."""
-        model = self.model  # not self, which holds the other model: memory is measured
+        model = self.model  # capturing self would keep the other model in memory
         batch = {name: value.to(self.device) for name, value in self.encoder.padded(ids).items()}
         return _waiting(lambda: model(dict(batch))["sentence_embedding"], self.device)
 
@@ -197,7 +197,7 @@ def make_runner(
     folder: Callable[[], Path],
     device: torch.device,
 ) -> Runner:
-    """Make the runner of a backend, on as many CPU threads as torch. Raises `AbsentError` if it cannot run here."""
+    """Make a backend's runner, with torch's number of CPU threads. Raises `AbsentError` if the backend cannot run."""
     if backend.on_cuda and device.type != "cuda":
         raise AbsentError("it needs a GPU")
     try:
@@ -239,10 +239,10 @@ def interleaved(
     warm_up: Mapping[Name, Call] | None = None,
     on_device: dict[Name, list[float]] | None = None,
 ) -> dict[Name, tuple[float, ...]]:
-    """Time `rounds × calls_per_round` calls of each in turns, so that a slower machine slows all.
+    """Time `rounds × calls_per_round` calls of each name in turns, so that slowdowns affect all.
 
-    Each visit begins with a rest and an untimed `warm_up`, by default the call itself. `on_device` gets seconds between
-    GPU events around each call.
+    Each turn begins with a pause and an untimed `warm_up`, by default the call itself. `on_device` collects the seconds
+    between GPU events around each call.
     """
     seconds: dict[Name, list[float]] = {key: [] for key in calls}
     order = list(calls)
@@ -271,7 +271,7 @@ def interleaved(
 def time_shape(
     runners: Runners, encoders: Mapping[Role, Encoder], shape: tuple[int, int], *, rounds: int, device: torch.device
 ) -> list[Timing]:
-    """Time batches of one shape (batch size, length), ids in memory."""
+    """Time batches of random ids of one shape (batch size, length)."""
     batch_size, length = shape
     calls = {}
     for key, runner in runners.items():
@@ -313,7 +313,7 @@ def _timings(
 
 
 def spread(texts: Sequence[str], count: int) -> tuple[str, ...]:
-    """Take at most `count` distinct texts, evenly spread: files are often sorted."""
+    """Return at most `count` distinct texts, evenly spread because files are often sorted."""
     distinct = list(dict.fromkeys(texts))
     if len(distinct) <= count:
         return tuple(distinct)
@@ -323,7 +323,7 @@ def spread(texts: Sequence[str], count: int) -> tuple[str, ...]:
 def time_texts(
     runners: Runners, encoders: Mapping[Role, Encoder], texts: Sequence[str], *, rounds: int, singly: bool
 ) -> list[Timing]:
-    """Time texts with their tokenizer, in batches or `singly`."""
+    """Time texts including tokenization, in batches or `singly`."""
     texts = spread(texts, rounds * LATENCY_CALLS) if singly else texts
 
     def call(key: Key, runner: Runner, count: int | None = None) -> Call:

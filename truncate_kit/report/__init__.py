@@ -1,1 +1,1 @@
-"""Views of results, by subject; `chart` draws figures, `page` HTML, `card` model cards."""
+"""Views of results, by subject; `chart` draws figures, `page` writes HTML, `card` model cards."""

@@ -30,7 +30,7 @@ SAMPLE_TEXTS = '["A dog runs.", "A puppy is running."]'
 def card_text(
     result: Any, encoder: "Encoder", origin: Origin, trial: "Trial | None" = None, pairs: "PairSplits | None" = None
 ) -> str:
-    """Write the card of a saved model; a sweep adds the trial that trained it, and its pairs."""
+    """Return the card of a saved model; a sweep passes the saved trial and its pairs."""
     view, data, scores = view_of(result), origin.data, list[tuple[str, str, float]]()
     name, _, numbers = place_in_words(origin.layer, origin.blocks).partition(" ")
     table, notes = next(iter(view.tables), None), [*view.notes, *view.sentences, *view.details]
@@ -66,17 +66,17 @@ def write_card(
     notes: Sequence[str] = (),
     scores: Sequence[tuple[str, str, float]] = (),
 ) -> str:
-    """Write Markdown with the front matter that the hub reads; texts are escaped.
+    """Return escaped Markdown with front matter for the hub.
 
     scores: data set, metric name of the hub, and test score from 0 to 1.
     """
     title = origin.words
-    if Path(origin.model).is_dir():  # local paths are of no use to others
+    if Path(origin.model).is_dir():  # local paths are useless to others
         title = title.replace(origin.model, Path(origin.model).resolve().name)
     kept = f"the first {origin.layer} of {origin.depth} layers" if origin.blocks is None else origin.place
     tags = ["truncated"] * (origin.layer < origin.depth)
     tags += {"distill": ["distilled"], "freeze": ["frozen"]}.get(origin.method, [])
-    plain, length = encoder.heads is None, f"{encoder.max_length:,}"  # other packages read no heads
+    plain, length = encoder.heads is None, f"{encoder.max_length:,}"  # other packages cannot read heads
     results = [EvalResult("semantic-similarity", data, data, metric, round(value, 4)) for data, metric, value in scores]
     front = ModelCardData(
         library_name="sentence-transformers" if plain else "truncate-kit",
@@ -121,7 +121,7 @@ def add_figure(folder: Path, figure: Path, caption: str) -> None:
 
 
 def _usage(encoder: "Encoder") -> list[str]:
-    """Return lines that load the folder; the graph only if texts need no preparation."""
+    """Return usage code; for graphs only if texts need no preprocessing."""
     from truncate_kit.models.pipeline import loading_words
 
     code = "```python\n{}\n```".format
@@ -139,7 +139,7 @@ def _usage(encoder: "Encoder") -> list[str]:
 
 
 def sentence_transformers_lines(place: str, *, own_pooling: bool = False) -> str:
-    """Return lines that encode with sentence-transformers."""
+    """Return code that encodes with sentence-transformers."""
     trusting = ", trust_remote_code=True" if own_pooling else ""
     return (
         "from sentence_transformers import SentenceTransformer\n\n"
@@ -148,7 +148,7 @@ def sentence_transformers_lines(place: str, *, own_pooling: bool = False) -> str
 
 
 def onnxruntime_lines(place: str, file: str, max_length: int) -> str:
-    """Return lines that encode with a graph, without torch and this package; `max_length` in tokens."""
+    """Return code that encodes with a graph, without torch or this package; `max_length` in tokens."""
     return f"""import numpy
 import onnxruntime
 from tokenizers import Tokenizer

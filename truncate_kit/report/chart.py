@@ -1,4 +1,4 @@
-"""Draw plots by matplotlib, as PNG files or as SVG for a page."""
+"""Draw plots with matplotlib, as PNG files or as SVG for pages."""
 
 import io
 import math
@@ -21,15 +21,15 @@ from truncate_kit.core.files import replacing
 from truncate_kit.report.view import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILION, Plot, Series, View
 
 ABREAST = 3  # panels
-TIP = "tip: "  # prefix of ids with a text for the mouse
+TIP = "tip: "  # prefix of ids that contain a tooltip
 _MOST_NUMBERS = 200  # readable in a heat map
-_MOST_BELOW = 12  # entries of a legend below a panel, else beside it
+_MOST_BELOW = 12  # legend entries; longer legends are drawn at the side
 _PAGE: dict[Any, Any] = {
     "font.size": 11,
     "legend.fontsize": 9.5,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "text.parse_math": False,  # names are no formulas
+    "text.parse_math": False,  # names are not formulas
     "svg.fonttype": "none",
 }
 _FIXED = "#010101"  # stays black on dark pages
@@ -45,7 +45,7 @@ _ROUNDED = re.compile(r"(\d+\.\d\d)\d+")
 
 
 def write_figures(view: View, folder: Path, ending: str = "") -> list[Path]:
-    """Write a view's plots as PNG files and return their paths; plots of one name share a file.
+    """Write a view's plots as PNG files and return their paths; plots with the same `file` share one PNG.
 
     Raises `FileProblemError`.
     """
@@ -57,7 +57,7 @@ def write_figures(view: View, folder: Path, ending: str = "") -> list[Path]:
 
 
 def write_plots(plots: Sequence[Plot], path: Path) -> Path:
-    """Write plots side by side, or two one above the other, as one PNG. Raises `FileProblemError`."""
+    """Write plots as one PNG, side by side, or stacked if at most two. Raises `FileProblemError`."""
     across, rows = (1, len(plots)) if len(plots) <= 2 else (ABREAST, math.ceil(len(plots) / ABREAST))
     curves, heat = sum(bool(series.label) for series in plots[0].series), plots[0].heat
     size = (9.0, 4.5 * rows + 0.5) if curves <= _MOST_BELOW else (11.0, max(5.0, 0.2 * curves + 1))
@@ -156,7 +156,7 @@ def _draw_heat(axes: Axes, plot: Plot) -> None:
 
 def write_figure(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
     """Write a PNG. Raises `FileProblemError`."""
-    for text in figure.findobj(Text):  # names are no formulas
+    for text in figure.findobj(Text):  # names are not formulas
         plain = harmless(text.get_text())
         text.set_text(plain.replace("$", r"\$") if text.get_parse_math() else plain)
     with replacing(path) as target, warnings.catch_warnings():
@@ -169,7 +169,7 @@ def write_figure(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
 
 
 def inline_svg(plot: Plot) -> Markup:
-    """Draw a plot as one `<svg>` element with its legend below; its text stays text."""
+    """Draw a plot as one `<svg>` element with a legend below; text is not converted to paths."""
     name = f"plot-{zlib.crc32(f'{plot.name} {plot.title}'.encode()):x}"  # cells of a notebook share a page
     with rc_context(_PAGE | {"svg.hashsalt": name}):  # same figure, same bytes
         figure = Figure(figsize=(5.8, 5.2 if len(plot.series) > 3 else 4.4), layout="constrained")

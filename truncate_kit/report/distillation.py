@@ -16,13 +16,13 @@ from truncate_kit.report.view import GREY, ORANGE, Cell, Column, Plot, Series, T
 if TYPE_CHECKING:
     from truncate_kit.methods.distill.settings import Agreement, DistillResult, LeanModel, Scored
 
-_LARGEST = 9.0  # points of a mark with all dimensions
+_LARGEST = 9.0  # marker size in points for all dimensions
 _MARKS = {("fp32", False): "D", ("fp32", True): "^", ("int8", False): "s", ("int8", True): "v"}
-"""By precision, and whether words went."""
+"""Markers by precision and reduced vocabulary."""
 
 
 def view_distill_result(result: DistillResult) -> View:
-    """Show numbers of blocks before and after learning, and measured graphs."""
+    """Show scores by number of blocks before and after training, and measured graphs."""
     from truncate_kit.methods.distill.settings import graph_within
     from truncate_kit.report.training import vocabulary_sentences
 
@@ -165,12 +165,12 @@ def sizes_table(result: DistillResult) -> Table:
             "texts/s": "texts_per_second:,.0f",
         },
         marked=result.student,
-        detail=bool(result.frontier),  # which replaces these rows
+        detail=bool(result.frontier),  # the graphs' table replaces these rows
     )
 
 
 def _graphs(result: DistillResult, taken: LeanModel | None, *, every: bool) -> Table:
-    """List the graphs with their scores by dimensions; every: also beaten ones."""
+    """List graphs with scores by dimensions; `every` includes dominated graphs."""
     full, at = result.frontier[0], {(row.graph, row.dims): row for row in result.frontier}
     graphs = list({row.graph: row for row in reversed(result.frontier)}.values())[::-1]
     wanted = {row.graph for row in result.frontier if every or row in (full, taken) or not row.dominated}

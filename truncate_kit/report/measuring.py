@@ -39,7 +39,7 @@ BUNDLED_SAY_LITTLE = "The bundled pairs are synthetic: their scores say little a
 _CURVES = {"as it is": (GREY, ":"), "last layer": (BLUE, "-"), "layers combined": (VERMILION, "-")}
 _FORMS = {"lean less full": "+.2f", "nDCG less full": "+.2f", "fewer errors %": "+.1f", "seconds": ".1f",
           "ms per query": ".3f", "index MB": ".1f"}  # fmt: skip
-"""Of numbers, by heading."""
+"""Number formats by heading."""
 
 
 def view_bench_report(report: BenchReport) -> View:
@@ -210,7 +210,7 @@ def _plot(report: BenchReport) -> Plot | None:
 
 
 def compared_in(report: BenchReport) -> str | None:
-    """Return the fastest runtime for lean that timed both, preferably in the precision of the scores."""
+    """Return lean's fastest runtime that timed both models, preferably in the precision of the scores."""
     base = report.quality_backend or BASE
 
     def rank(backend: str) -> tuple[bool, float]:

@@ -51,7 +51,7 @@ from truncate_kit.report.view import Table, View, rough_speeds, view_of
 from truncate_kit.training.cutting import CutResult
 
 PAIRS = "PAIRS.csv"  # placeholder in commands
-FASTER = 1.1  # smaller factors are no reason to change a model
+FASTER = 1.1  # smaller speedups do not justify another model
 LOSS = 1.0  # points: a loss that an interval must exclude
 
 OWN_POOLINGS = ("layer_pooling.LayerAttentionPooling", "layer_pooling.LayerPooling")
@@ -68,7 +68,7 @@ _RESULTS: dict[Method, type[Result]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageReport(Result):
-    """A written page; grounds are per recommendation, `missing` parts per command."""
+    """A written page; `grounds` has one entry per recommendation, `missing` one per command."""
 
     page: str
     file_bytes: int
@@ -82,8 +82,8 @@ class PageReport(Result):
 class Run:
     """Results in a workspace.
 
-    `model` is the lean, else the combined, else the frozen one, made by the first result from `origin`, if known. The
-    first benches are on the user's pairs.
+    `model` is the lean, else combined, else frozen model; the first result made it from `origin`, if known. Benches on
+    the user's pairs come first.
     """
 
     workspace: Workspace
@@ -98,7 +98,7 @@ class Run:
 
     @property
     def bench(self) -> BenchReport | None:
-        """The first bench."""
+        """Return the first bench."""
         return next(iter(self.benches), None)
 
     def says_little(self, data: str) -> bool:
@@ -111,7 +111,7 @@ class Run:
         return shlex.join(["truncate-kit", words[0], *named, *words[1:], "--workspace", str(self.workspace.folder)])
 
     def bench_command(self) -> str:
-        """Return the bench command with the last data, or a placeholder for pairs."""
+        """Return the bench command with the data used last, or a placeholder."""
         last = self.workspace.remembered()
         data, alone = last.benched or Source(), self.made and self.made.method not in ("cut", "finetune", "distill")
         words = ["--full", self.origin] if alone and self.origin else []
@@ -210,7 +210,7 @@ def sections(run: Run) -> list[View]:
 
 
 def _numbered(views: Sequence[View]) -> list[View]:
-    """Give views of one key anchors and plots of their own."""
+    """Make keys of views and names of plots unique by numbers."""
     numbered, known = list[View](), Counter[str]()
     for view in views:
         number, known[view.key] = known[view.key], known[view.key] + 1
@@ -220,7 +220,7 @@ def _numbered(views: Sequence[View]) -> list[View]:
 
 
 def snippets(run: Run) -> list[tuple[str, str]]:
-    """Return titled lines that load the model. Raises `ModelError` for a damaged folder."""
+    """Return titled code that loads the model. Raises `ModelError` for a damaged folder."""
     folder, place = run.model or run.workspace.lean, str(run.model)
     encode = ["truncate-kit", "encode", "texts.txt", "--model", place, "--out", "vectors.npy"]
     ours = (
@@ -356,7 +356,7 @@ def write_page(run: Path, other: Path | None = None, *, out: Path | None = None)
 
 
 def _render(title: str, verdicts: Sequence[tuple[str, str, Sequence[str]]], parts: Sequence[View]) -> str:
-    """Fill the template; all strings but our style, script and drawings are escaped."""
+    """Render the template; all strings except our style, script and drawings are escaped."""
     script = _own_text("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     own = {"style": Markup(_own_text("page.css")), "script": Markup(script), "digest": digest, "version": VERSION}

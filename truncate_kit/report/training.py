@@ -1,4 +1,4 @@
-"""Views by layer."""
+"""Views of results by layer."""
 
 from __future__ import annotations
 
@@ -189,7 +189,7 @@ def view_sweep_result(result: SweepResult) -> View:
 
 
 def certainty_in_words(sure: Certainty) -> str:
-    """Name layers that dev scores cannot tell apart or did not compare."""
+    """Describe which layers dev scores cannot distinguish or do not compare."""
     by = f"95 % intervals over dev pairs{' and seeds' if sure.seeds > 1 else '; one seed'}"
     said = f"Layer {sure.best} is better on dev than every other layer that was compared ({by})."
     if len(sure.alike) > 1:
@@ -365,7 +365,7 @@ def view_frozen_report(report: FrozenReport) -> View:
 
 
 def _steps(report: FrozenReport) -> Table:
-    """Show each step and number of blocks, after the last and the best plain block."""
+    """Show scores of the last and the best plain block, then of each step by blocks."""
     known = [(score, block) for block, score in enumerate(report.states, 1) if score is not None]
     rows = list[tuple[str, ...]]()
     for name, (score, block) in (("the last one", known[-1]), ("best on test", max(known))) if known else ():
@@ -423,7 +423,7 @@ def _frozen_plots(report: FrozenReport) -> list[Plot]:
 
 
 def _means(name: str, spans: dict[int, Span], number: int, what: str, color: str, shift: float = 0.0) -> Series:
-    """Draw means with one deviation."""
+    """Draw means with one standard deviation."""
     label = name if number == 1 else f"{name}, mean ± deviation over {counted(number, what)}"
     spread = [std for _, std in spans.values()] if number > 1 else ()
     means = [mean for mean, _ in spans.values()]

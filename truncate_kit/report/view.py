@@ -37,7 +37,7 @@ def points(mean: float | None, deviation: float | None = None) -> str:
 
 
 def in_markdown(text: str) -> str:
-    """Escape text for one line of Markdown: no cell, link or HTML."""
+    """Escape text for one line of Markdown, without cells, links or HTML."""
     plain = harmless(" ".join(text.split()))
     return "".join(f"\\{char}" if char in "|<>[]`*_\\" else char for char in plain)
 
@@ -164,7 +164,7 @@ class Plot:
 class View:
     """Texts, tables and plots of a result, the most important first; empty ones are left out.
 
-    `key` is the anchor on a page. Terminals print `notes` on stderr and `details` with `--verbose`; `missing` has
+    `key` is the anchor on a page. Terminals print `notes` on stderr and `details` with `--verbose`; `missing` holds
     titled commands that add missing parts.
     """
 
