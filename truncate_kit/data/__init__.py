@@ -1,1 +1,1 @@
-"""Read pairs and texts from files and the hub. Imports neither torch nor datasets."""
+"""Read pairs and texts from files and the hub, without importing torch or datasets."""

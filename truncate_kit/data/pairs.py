@@ -1,4 +1,4 @@
-"""Sentence pairs with scores or classes: reading and dividing."""
+"""Read and split sentence pairs with scores or classes."""
 
 import hashlib
 import math
@@ -35,10 +35,10 @@ BUNDLED_FOLDER = Path(__file__).parent / "bundled"
 FRACTIONS = (0.8, 0.1, 0.1)
 """Shares of train, dev and test."""
 SHARES = (0.70, 0.15, 0.15)
-"""The same for word sets."""
+"""Shares of train, dev and test of word similarity sets."""
 USUAL_SCALES = ((0.0, 1.0), (1.0, 5.0), (0.0, 5.0), (0.0, 10.0))
 """Scales of graded pairs, narrowest first."""
-MOST_CLASSES = 20  # more values are no classes
+MOST_CLASSES = 20  # more distinct values are not classes
 SPLIT_NAMES = ("train", "dev", "test")
 _SPLIT_STEMS = {"train": "train", "dev": "dev", "validation": "dev", "valid": "dev", "val": "dev", "test": "test"}
 _HUB_NAMES = {
@@ -65,7 +65,7 @@ _NAME_THEM = (
 
 @dataclass(frozen=True, slots=True)
 class TextPair:
-    """Two texts and their score, or the place of their class."""
+    """Two texts and their score, or the index of their class."""
 
     first: str
     second: str
@@ -83,7 +83,7 @@ def distinct_texts(pairs: Iterable[TextPair]) -> list[str]:
 
 
 class PlacedPairs(NamedTuple):
-    """Distinct texts, and their places in pairs."""
+    """Distinct texts, and the indices of each pair's texts."""
 
     texts: list[str]
     first: list[int]
@@ -91,7 +91,7 @@ class PlacedPairs(NamedTuple):
 
     @classmethod
     def of(cls, pairs: Sequence[TextPair], texts: Sequence[str] | None = None) -> "PlacedPairs":
-        """Place `pairs` among `texts`, by default their own."""
+        """Index `pairs` by `texts`, by default their distinct texts."""
         texts = distinct_texts(pairs) if texts is None else list(texts)
         place = {text: index for index, text in enumerate(texts)}
         return cls(texts, [place[pair.first] for pair in pairs], [place[pair.second] for pair in pairs])
@@ -105,7 +105,7 @@ def _check_finite(scores: Sequence[float], source: str) -> None:
 
 
 def check_ranks(scores: Sequence[float], source: str = "The set") -> None:
-    """Raise `DataError` if no correlation is defined, as for hidden test scores."""
+    """Raise `DataError` unless there are three finite scores, two of them different."""
     _check_finite(scores, source)
     if len(scores) < 3 or len(set(scores)) < 2:
         raise DataError(
@@ -117,13 +117,13 @@ def check_ranks(scores: Sequence[float], source: str = "The set") -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairSet:
-    """Pairs of one split on a known scale. Raises `DataError` for a score that is not finite."""
+    """Pairs of one split and the scale of their scores. Raises `DataError` for a score that is not finite."""
 
     name: str
     pairs: tuple[TextPair, ...] = field(repr=False)
     scale: tuple[float, float]  # lowest and highest possible score
     scale_source: Literal["given", "inferred", "known"] = "known"
-    classes: tuple[str, ...] = ()  # their places are the targets; empty for graded pairs
+    classes: tuple[str, ...] = ()  # targets are indices into these; empty for graded pairs
 
     def __post_init__(self) -> None:
         _check_finite(self.scores(), self.name)
@@ -148,7 +148,7 @@ class PairSet:
         return distinct_texts(self.pairs)
 
     def check_ranked(self) -> None:
-        """Raise `DataError` for scores without a correlation."""
+        """Raise `DataError` if no correlation is defined (`check_ranks`)."""
         check_ranks(self.scores(), self.name)
 
     def check_graded(self) -> None:
@@ -166,22 +166,22 @@ class PairSet:
 class Overlap(Result):
     """Pairs and sentences shared by train and test."""
 
-    train_test: tuple[int, int]  # texts in the same order, and in either
+    train_test: tuple[int, int]  # shared pairs with texts in the same order, and in either order
     test_sentences: int  # distinct
     test_sentences_in_train: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairSplits:
-    """The splits of one set, on one scale; at least one exists."""
+    """Splits of one set, on one scale; at least one exists."""
 
     name: str
     train: PairSet | None = None
     dev: PairSet | None = None
     test: PairSet | None = None
     notes: tuple[str, ...] = ()  # sentences for the user
-    one_file: bool = False  # not divided yet
-    # of train, dev and test, drawn from `train` for every seed; None if fixed
+    one_file: bool = False  # not split yet
+    # Shares of train, dev and test, drawn from `train` for every seed; None for fixed splits.
     shares: tuple[float, float, float] | None = None
 
     def items(self) -> list[tuple[str, PairSet]]:
@@ -195,7 +195,7 @@ class PairSplits:
 
     @property
     def evaluation(self) -> PairSet:
-        """Return test, else dev, else the only set."""
+        """Return test, else dev, else train."""
         return self.items()[-1][1]
 
     def split(self, name: str | None) -> PairSet:
@@ -214,7 +214,7 @@ class PairSplits:
         return replace(self, **some)
 
     def without_texts(self, texts: Collection[str]) -> "PairSplits":
-        """Drop training pairs with one of `texts`, and note it. Raises `DataError` if none is left."""
+        """Drop training pairs with one of `texts`, and note their number. Raises `DataError` if no pair is left."""
         if self.train is None:
             return self
         held_out = frozenset(texts)
@@ -229,7 +229,7 @@ class PairSplits:
 
     @property
     def overlap(self) -> Overlap:
-        """Count exact matches of train and test."""
+        """Count exact matches between train and test."""
         train, test = ({(pair.first, pair.second) for pair in pairs or ()} for pairs in (self.train, self.test))
         texts = set(chain.from_iterable(test))
         return Overlap(
@@ -256,17 +256,17 @@ def load_pairs(
 ) -> PairSplits:
     """Load sentence pairs: "bundled", a file, a folder of splits, or a hub name such as "stsb".
 
-    A single file is divided into train, dev and test. A folder of word similarity sets is merged (`load_words`).
+    A single file is split into train, dev and test. A folder of word similarity sets is merged (`load_words`).
 
     Args:
         name_or_path: An existing path, else a hub name.
         columns: First text, second text and score; by default found by name.
         scale: Lowest and highest possible score; by default known or inferred.
-        classes: The third column is a class; targets are places in the sorted names of train.
-        divide: False leaves a single file whole, named `train`, or `dev` or `test` after its name.
+        classes: The third column is a class; targets are indices into the sorted classes of train.
+        divide: False keeps a single file whole: as `dev` or `test` if it is named so, else as `train`.
 
     Raises:
-        DataError: Names file and row, or there are too few pairs to divide.
+        DataError: A row is invalid (the message names file and row), or there are too few pairs to split.
         UsageError: The scale is impossible.
     """
     if classes and scale is not None:
@@ -291,7 +291,7 @@ def read_pairs(
 
 
 def short_name(path: Path) -> str:
-    """Return the last two parts, "stsb/en"."""
+    """Return the last two parts of a path, such as "stsb/en"."""
     return "/".join(path.resolve().parts[-2:])
 
 
@@ -312,7 +312,7 @@ def read_tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
 
 
 def find_split_files(folder: Path) -> dict[str, Path]:
-    """Return the files of splits by name. Raises `DataError` if one has two."""
+    """Return the file of each split. Raises `DataError` if a split has two."""
     files: dict[str, Path] = {}
     for path in data_files(folder):
         split = _SPLIT_STEMS.get(stem_of(path))
@@ -323,7 +323,7 @@ def find_split_files(folder: Path) -> dict[str, Path]:
 
 
 def is_hub_name(name: str) -> bool:
-    """Tell if `name` could be a hub set."""
+    """Check if `name` could be a hub set."""
     return _HUB_NAME.fullmatch(name) is not None and format_of(Path(name)) not in (*PAIR_FORMATS, TEXT_FORMAT)
 
 
@@ -378,7 +378,7 @@ def _pair_sets(
 
 
 def _columns(table: Table, wanted: Sequence[str] | None, role: str) -> Sequence[str]:
-    """Return the columns of both texts and target; a label may be a score."""
+    """Return the columns of both texts and the target; scores may be in a label column."""
     if wanted is None:
         texts = find_columns(table, PAIR, _NAME_THEM)
         found = find_columns(table, role) or find_columns(table, LABEL) or find_columns(table, role, _NAME_THEM)
@@ -413,7 +413,7 @@ def _scores(
 def _places_of_classes(
     name: str, tables: Mapping[str, Table], columns: Mapping[str, str]
 ) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    """Return places in the sorted names of train for each split, and these names."""
+    """Return the class indices of each split, and the sorted classes of train."""
     labels = {split: table.labels(columns[split]) for split, table in tables.items()}
     classes = sorted(set(labels["train"] if "train" in labels else chain(*labels.values())))
     if not 2 <= len(classes) <= MOST_CLASSES:
@@ -429,15 +429,15 @@ def _places_of_classes(
 
 
 def holds_words(folder: Path) -> bool:
-    """Tell if `load_pairs` merges this folder as word similarity sets."""
+    """Check if `load_pairs` merges this folder as word similarity sets."""
     return folder.is_dir() and not find_split_files(folder) and bool(_word_files(folder))
 
 
 def load_words(folder: Path) -> PairSplits:
     """Merge `rg65.csv`, `wordsim353_sim.csv`, `simlex999.csv` and `simverb3500.csv` of a folder. Raises `DataError`.
 
-    Without WordSim's similarity part (TMFT's released code) the whole `wordsim353.csv` (TMFT paper) is read. Scores are
-    divided by their scale, repeated pairs averaged. Every seed draws splits of 70 : 15 : 15, as in the paper.
+    If `wordsim353_sim.csv` (TMFT's released code) is missing, `wordsim353.csv` (TMFT paper) is read. Scores are divided
+    by their scale, and repeated pairs averaged. Every seed draws a 70/15/15 % split, as in the paper.
     """
     files = _word_files(folder)
     if not files:
@@ -465,11 +465,11 @@ def _word_files(folder: Path) -> dict[str, Path]:
     return files
 
 
-# Dividing
+# Splitting
 
 
 def split_pairs(pairs: PairSet, seed: int = 0, fractions: Sequence[float] = FRACTIONS) -> PairSplits:
-    """Divide one set into train, dev and test by a hash of seed and texts, independent of row order.
+    """Split one set into train, dev and test by a hash of seed and texts, independent of row order.
 
     Rows with the same two texts, in either order, stay together. `fractions` sum to 1; 0 omits a split. Raises
     `DataError` for a split of fewer than two pairs.
@@ -478,7 +478,7 @@ def split_pairs(pairs: PairSet, seed: int = 0, fractions: Sequence[float] = FRAC
     for row, pair in enumerate(pairs):
         groups.setdefault(frozenset((pair.first, pair.second)), []).append(row)
 
-    def draw(texts: frozenset[str]) -> bytes:  # not `random`: other rows must not move a pair
+    def draw(texts: frozenset[str]) -> bytes:  # not `random`: other rows must not change a pair's split
         return hashlib.sha256("\n".join([str(seed), *sorted(texts)]).encode()).digest()
 
     ends = [round(len(pairs) * end) for end in accumulate(fractions)]
@@ -503,9 +503,9 @@ def split_pairs(pairs: PairSet, seed: int = 0, fractions: Sequence[float] = FRAC
 
 
 def complete_splits(splits: PairSplits, seed: int = 0) -> PairSplits:
-    """Take missing splits out of train, a tenth for each of dev and test; `notes` say so.
+    """Split a missing dev or test set off train, a tenth each, and note it.
 
-    A set with `shares` stays as it is. Raises `DataError` if train is missing or too small.
+    A set with `shares` is returned unchanged. Raises `DataError` if train is missing or too small.
     """
     if splits.shares is not None:
         return splits
@@ -525,7 +525,7 @@ def complete_splits(splits: PairSplits, seed: int = 0) -> PairSplits:
 
 
 def splits_for(splits: PairSplits, seed: int) -> PairSplits:
-    """Return the splits of a seed, drawn by `shares` if set."""
+    """Return the splits of a seed: drawn if `shares` is set, else unchanged."""
     if splits.shares is None or splits.train is None:
         return splits
     return split_pairs(splits.train, seed, splits.shares)

@@ -1,4 +1,4 @@
-"""Queries, documents and answers, from BEIR folders or files of pairs."""
+"""Read queries, documents and answers from BEIR folders or files of pairs."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ SearchMetric = Literal["ndcg", "mrr", "recall"]
 SEARCH_METRICS: dict[SearchMetric, str] = {"ndcg": "nDCG@10", "mrr": "MRR@10", "recall": "recall@10"}
 """Selection metrics and their names."""
 FEWEST_QUERIES = 10
-"""Fewest queries per half, to select on one and report the other."""
+"""Fewest queries in each half: one to select on, one to report."""
 _LAYOUT = "A retrieval folder holds corpus.jsonl, queries.jsonl and qrels/test.tsv."
 _LABELS = f"Write 1 where the second text answers, else 0; or leave out the column. {_LAYOUT}"
 
@@ -40,7 +40,7 @@ class RetrievalSet:
 
     Attributes:
         documents: Title and text, joined by a space.
-        relevance: Grades > 0 of each query's answers by their places in `documents`; never empty.
+        relevance: Grades > 0 of each query's answers, by index in `documents`; never empty.
         metric: Selection metric.
         other_queries: Queries of other splits except train, excluded from training.
     """
@@ -72,7 +72,7 @@ class RetrievalSet:
 
     @property
     def own_documents(self) -> tuple[int | None, ...]:
-        """Return the document to exclude per query: same id, ends in its text, not relevant."""
+        """Return the index of the document to exclude per query: same id, ends in the query, not relevant."""
         place = {name: index for index, name in enumerate(self.document_ids)}
         own = (place.get(name) for name in self.query_ids)
         return tuple(
@@ -82,7 +82,7 @@ class RetrievalSet:
 
 
 def with_queries(data: RetrievalSet, places: Sequence[int], words: str = "that chose nothing") -> RetrievalSet:
-    """Keep the queries at these places. words: their description in the name."""
+    """Keep the queries at these indices. words: description added to the name."""
     return replace(
         data,
         name=f"{data.name} {words}",
@@ -102,22 +102,22 @@ def read_retrieval(
 ) -> RetrievalSet:
     """Read a folder in BEIR's layout, or a (query, relevant) file.
 
-    A folder holds corpus.jsonl (`_id`, `title`, `text`), queries.jsonl (`_id`, `text`), also .gz or .xz, and
-    qrels/SPLIT.tsv (query id, document id, grade; header optional). Grades above 0 are answers; queries without
+    A folder holds corpus.jsonl (`_id`, `title`, `text`), queries.jsonl (`_id`, `text`), both also .gz or .xz,
+    and qrels/SPLIT.tsv (query id, document id, grade; header optional). Grades above 0 are answers; queries without
     an answer are left out. Documents may be empty.
 
     Each row of a file is a query and an answer; rows with the label 0 only add their second text to the documents.
 
     Args:
         path: The folder or file.
-        corpus: With a file: more texts to search, as in `read_texts`.
-        split: With a folder: a file in qrels; by default test, else dev, else the only one.
+        corpus: For a file: more texts to search, read by `read_texts`.
+        split: For a folder: name of a file in qrels; by default test, else dev, else the only file.
         metric: Selection metric: ndcg, mrr or recall.
         chooses: Prefer dev to test, for selection.
 
     Raises:
-        DataError: Names file and row.
-        UsageError: Unknown metric, or a parameter of the other kind.
+        DataError: The data are invalid; the message names file and row.
+        UsageError: The metric is unknown, a folder has `corpus` set, or a file `split`.
     """
     path, chooses_by = Path(path), known_name("search metric", metric, SEARCH_METRICS)
     if is_retrieval_folder(path):
@@ -157,7 +157,7 @@ def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> Retrieval
 
 
 def _texts_by_id(folder: Path, name: str) -> dict[str, str]:
-    """Return texts by id, each with its title in front."""
+    """Return texts by id, each after its title."""
     path = jsonl_in(folder, name)
     if path is None:
         raise DataError(f"{folder} holds no {name}.jsonl.", hint=_LAYOUT)
@@ -167,7 +167,7 @@ def _texts_by_id(folder: Path, name: str) -> dict[str, str]:
     titles = table.values("title") if is_corpus else [None] * len(table)
     by_id: dict[str, str] = {}
     for row, (value, title, text) in enumerate(zip(table.values("_id"), titles, texts, strict=True)):
-        key = "" if value is None else str(value).strip()  # some are numbers
+        key = "" if value is None else str(value).strip()  # an id may be a number
         if not key or key in by_id:
             raise table.problem(row, f"the id {key!r} is empty or repeated.", hint="Give each row its own id.")
         by_id[key] = f"{str(title or '').strip()} {text}".strip()
@@ -181,7 +181,7 @@ def find_qrels(folder: Path) -> dict[str, Path]:
 
 
 def _judged(path: Path, documents: Mapping[str, str], queries: Mapping[str, str]) -> dict[str, dict[int, float]]:
-    """Return grades > 0 by query and document place."""
+    """Return grades > 0 by query id and document index."""
     place = {name: index for index, name in enumerate(documents)}
     judged: dict[str, dict[int, float]] = {}
     for number, query, document, grade in _judgements(path, queries):
@@ -195,7 +195,7 @@ def _judged(path: Path, documents: Mapping[str, str], queries: Mapping[str, str]
 
 
 def _judgements(path: Path, queries: Mapping[str, str]) -> Iterator[tuple[int, str, str, float]]:
-    """Yield line, query id, document id and grade."""
+    """Yield line number, query id, document id and grade."""
     with opened_text(path) as lines:
         for number, line in enumerate(lines, start=1):
             fields = [field.strip() for field in line.split("\t")]

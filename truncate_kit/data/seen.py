@@ -1,4 +1,4 @@
-"""Pairs and queries that a model has learned from or was chosen by: eight bytes each in `seen.pairs`."""
+"""Record the pairs and queries that a model was trained or selected on: eight bytes each in `seen.pairs`."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from truncate_kit.data.retrieval import RetrievalSet
 
 Keys = NDArray[np.uint64]
-"""Sorted and distinct, (n,)."""
+"""Keys of pairs or queries, (n,)."""
 NO_KEYS: Keys = np.empty(0, np.uint64)
 SEEN_FILE = "seen.pairs"
 
 
 def pair_key(first: str, second: str) -> int:
-    """Return the first eight bytes of a digest of both texts, in either order.
+    """Return eight bytes of a digest of both texts as an integer, equal for either order.
 
-    A thousand pairs collide with a million others with probability 10⁻¹⁰.
+    A collision between a thousand pairs and a million others has a probability below 10⁻¹⁰.
     """
     one, other = sorted((first, second))
     text = f"{len(one)} {one} {other}".encode("utf-8", "surrogatepass")
@@ -34,13 +34,13 @@ def pair_key(first: str, second: str) -> int:
 
 
 def numbers_of(pairs: Iterable[tuple[str, str]]) -> NDArray[np.int64]:
-    """Assign numbers to pairs by appearance, (n,), equal for the same texts in either order."""
+    """Return numbers by first appearance, (n,), equal for the same two texts in either order."""
     numbers: dict[int, int] = {}
     return np.array([numbers.setdefault(pair_key(*pair), len(numbers)) for pair in pairs], np.int64)
 
 
 def merged(*keys: Keys) -> Keys:
-    """Unite sorted keys."""
+    """Return all distinct keys, sorted."""
     return np.unique(np.concatenate([NO_KEYS, *keys])).astype(np.uint64)
 
 
@@ -55,7 +55,7 @@ def pair_keys(pairs: Iterable[TextPair]) -> Keys:
 
 
 def keys_of(*pairs: Iterable[TextPair]) -> Keys:
-    """Return the sorted keys of sets of pairs."""
+    """Return the distinct keys of all pairs, sorted."""
     return merged(*map(pair_keys, pairs))
 
 
@@ -76,7 +76,7 @@ def write_seen(folder: Path, keys: Keys) -> None:
 
 
 def seen_by(model: str | Path) -> Keys:
-    """Return the keys of a model's folder or graph; empty if missing or damaged."""
+    """Return the keys in a model's folder; empty if the file is missing or damaged."""
     folder = model_folder(model)
     if folder is None or not (folder / SEEN_FILE).is_file():
         return NO_KEYS
@@ -92,20 +92,23 @@ def _head(keys: bytes) -> bytes:
 
 
 def seen_note(model: str | Path, here: Keys, seen: Keys, what: str) -> str:
-    """Return a sentence on what a model has seen, such as "pairs of stsb/en"; empty if nothing."""
+    """Return a sentence on the keys that a model has seen; empty if none.
+
+    what: name of the keys, such as "pairs of stsb/en".
+    """
     known, who = int(np.isin(here, seen).sum()), name_without_folders(str(model))
     part = f"{known:,} of {len(here):,} {what}"
     return f"{who} was trained on or chosen by {part}: a score on them says little of others." if known else ""
 
 
 def seen_before(pairs: PairSet, models: Mapping[str, Keys]) -> str:
-    """Return a sentence for each model that has seen pairs to measure on."""
+    """Return a sentence for each model that has seen some of these pairs."""
     here, what = pair_keys(pairs), f"pairs of {pairs.name}"
     return " ".join(filter(None, (seen_note(model, here, keys, what) for model, keys in models.items())))
 
 
 def without_seen(splits: PairSplits, keys: Keys) -> tuple[PairSplits, int]:
-    """Drop the seen pairs from the set to measure on; return their number too."""
+    """Drop the seen pairs from the evaluation set; also return their number."""
     pairs, name = splits.evaluation, splits.items()[-1][0]
     known = np.isin(pair_keys(pairs), keys)
     kept = tuple(pair for pair, seen in zip(pairs, known, strict=True) if not seen)
@@ -114,9 +117,9 @@ def without_seen(splits: PairSplits, keys: Keys) -> tuple[PairSplits, int]:
 
 
 def unseen(splits: PairSplits, model: str | Path) -> PairSplits:
-    """Drop the pairs that a model has seen from the set to measure on, and note their number.
+    """Drop the pairs that a model has seen from the evaluation set, and note their number.
 
-    A set that training divided is divided again the same way. Raises `DataError` if fewer than three pairs are left.
+    A set that was split for training is split the same way. Raises `DataError` if fewer than three pairs are left.
     """
     seen = seen_by(model)
     if not len(seen):
@@ -134,7 +137,7 @@ def unseen(splits: PairSplits, model: str | Path) -> PairSplits:
 
 
 def _as_learned(splits: PairSplits, seen: Keys, model: str | Path) -> tuple[PairSplits, Keys]:
-    """Divide a set as training did; return the keys of train and dev too."""
+    """Split a set as in training; also return the keys of train and dev."""
     try:
         divided = complete_splits(splits)
     except DataError:  # cannot have been trained on
@@ -155,7 +158,7 @@ def _as_learned(splits: PairSplits, seen: Keys, model: str | Path) -> tuple[Pair
 
 
 def seen_among(data: "PairSet | RetrievalSet", model: str | Path) -> str | None:
-    """Return a sentence on the seen pairs or queries, if any."""
+    """Return a sentence on the pairs or queries that a model has seen, if any."""
     kind, here = ("pairs", pair_keys(data)) if isinstance(data, PairSet) else ("queries", query_keys(data.queries))
     if note := seen_note(model, here, seen_by(model), f"{kind} of {data.name}"):
         return note
@@ -166,7 +169,7 @@ def seen_among(data: "PairSet | RetrievalSet", model: str | Path) -> str | None:
 
 
 def unseen_queries(data: "RetrievalSet", *models: str | Path) -> "tuple[RetrievalSet, str | None]":
-    """Drop seen queries and return a sentence on the others. Raises `DataError` if no query is left."""
+    """Drop the queries that the models have seen, and return a note, if any. Raises `DataError` if no query is left."""
     from truncate_kit.data.retrieval import with_queries
 
     here, seen = query_keys(data.queries), {model: seen_by(model) for model in models}

@@ -31,7 +31,7 @@ _STS = {
 _TRANSFER: dict[str, tuple[str, ...]] = {
     name: (name.lower(),) for name in ("MR", "CR", "SUBJ", "MPQA", "SST2", "SST5", "TREC", "MRPC")
 }
-_LANGUAGE = "en"  # of the published figures
+_LANGUAGE = "en"  # language of the published scores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,7 +41,7 @@ class LabelledSet:
     name: str
     first: tuple[str, ...]
     second: tuple[str, ...] | None
-    labels: tuple[int, ...]  # places in `classes`
+    labels: tuple[int, ...]  # indices into `classes`
     classes: tuple[str, ...]
 
     def __len__(self) -> int:
@@ -58,7 +58,7 @@ def find_sts(folder: str | Path, *, joined: bool = False) -> tuple[PairSet, ...]
         joined: Use all files of every set, as in BERT-LC.
 
     Raises:
-        DataError: A set cannot be read, or there is no set.
+        DataError: A set cannot be read, or no set is found.
     """
     sets = []
     for name, files in _find_sets([Path(folder)], _STS).items():
@@ -70,7 +70,7 @@ def find_sts(folder: str | Path, *, joined: bool = False) -> tuple[PairSet, ...]
 
 
 def find_transfer(folder: str | Path) -> tuple[LabelledSet, ...]:
-    """Find the classification sets of a folder, or of `transfer` in it, in BERT-LC's order.
+    """Find the classification sets in a folder and its subfolder `transfer`, in BERT-LC's order.
 
     Files have one or two text columns and `label`. Empty texts are kept: MPQA has three. Raises `DataError`.
     """
@@ -79,7 +79,7 @@ def find_transfer(folder: str | Path) -> tuple[LabelledSet, ...]:
 
 
 def read_trained_pairs(path: str | Path) -> Keys:
-    """Return the keys of train and dev pairs in a file or folder; scores not needed. Raises `DataError`."""
+    """Return the keys of train and dev pairs in a file or folder; scores are optional. Raises `DataError`."""
     path = Path(path)
     files = [path]
     if path.is_dir():
@@ -96,7 +96,7 @@ def read_trained_pairs(path: str | Path) -> Keys:
 
 
 def _find_sets(folders: Sequence[Path], sets: Mapping[str, Collection[str]]) -> dict[str, list[Path]]:
-    """Return the tables of each set, from a file or a folder of its name."""
+    """Return the table files of each set, from a file or folder with its name."""
     if not folders[0].is_dir():
         raise DataError(f"{folders[0]} is not a folder.", hint="Name the folder that holds the sets, one folder each.")
     items = [item for folder in folders if folder.is_dir() for item in sorted(folder.iterdir())]

@@ -1,6 +1,6 @@
 """Read CSV, TSV, JSONL, Parquet and plain text; find columns by name.
 
-The standard library reads CSV and JSONL: it knows the line of every row and streams. Problems raise `DataError`.
+The standard library reads CSV and JSONL, streaming and with the line of every row. Problems raise `DataError`.
 """
 
 import csv
@@ -27,7 +27,7 @@ COMPRESSIONS = tuple(_OPENERS)
 _ROWS_AT_ONCE = 1024
 
 PAIR, TRIPLET, SCORE, LABEL, TEXT = "the two texts", "the three texts", "the score", "the label", "the text"
-# By role, in lower case without spaces, hyphens and underscores; those of one choice are joined by commas.
+# Names by role, as from `plain_name`; commas join the columns of one choice.
 _NAMES = {
     PAIR: (
         "sentence1,sentence2 sentencea,sentenceb text1,text2 texta,textb first,second anchor,positive sent0,sent1 "
@@ -54,12 +54,12 @@ def format_of(path: Path) -> str:
 
 
 def stem_of(path: Path) -> str:
-    """Return the name up to the first point, in lower case."""
+    """Return the name up to the first dot, in lower case."""
     return path.name.partition(".")[0].lower()
 
 
 def is_table(path: Path) -> bool:
-    """Tell if a path is a table file."""
+    """Check if a path is a table file."""
     return path.is_file() and format_of(path) in PAIR_FORMATS
 
 
@@ -100,8 +100,8 @@ class Table:
 
     source: str  # path or hub name
     columns: Mapping[str, Sequence[Any]]  # name → values
-    places: Sequence[int]  # line (or number) of each row
-    place: str = "line"  # line or row
+    places: Sequence[int]  # line or row number of each row
+    place: str = "line"  # "line" or "row"
 
     def __len__(self) -> int:
         return len(self.places)
@@ -118,7 +118,7 @@ class Table:
         return DataError(f"{self.source}: {problem} Columns found: {columns}.", hint=hint)
 
     def texts(self, column: str, *, may_be_empty: bool = False) -> list[str]:
-        """Return a column of stripped texts."""
+        """Return a column as stripped texts."""
         texts = []
         for row, value in enumerate(self.values(column)):
             if not isinstance(value, str | None):
@@ -130,7 +130,7 @@ class Table:
         return texts
 
     def numbers(self, column: str) -> list[float]:
-        """Return a column of finite numbers."""
+        """Return a column as finite numbers."""
         numbers = []
         for row, value in enumerate(self.values(column)):
             try:
@@ -144,7 +144,7 @@ class Table:
         return numbers
 
     def labels(self, column: str, *, may_be_empty: bool = False) -> list[str]:
-        """Return a column of class names, whole numbers without ".0"."""
+        """Return a column as class names; whole numbers lose ".0"."""
         labels = []
         for row, value in enumerate(self.values(column)):
             text = str(value).lower() if isinstance(value, bool) else str(value).strip()
@@ -154,17 +154,17 @@ class Table:
         return labels
 
     def values(self, column: str) -> Sequence[Any]:
-        """Return a raw column; a part of a .jsonl file may lack it."""
+        """Return a raw column; all None if some rows of a .jsonl file lack it."""
         return self.columns.get(column) or [None] * len(self)
 
 
 def read_table(path: Path) -> Table:
-    """Read a .csv, .tsv, .jsonl (also .gz, .xz) or .parquet file with rows."""
+    """Read a .csv, .tsv, .jsonl (also .gz, .xz) or .parquet file of at least one row."""
     return next(iter_tables(path, rows=None))
 
 
 def iter_tables(path: Path, *, rows: int | None = _ROWS_AT_ONCE) -> Iterator[Table]:
-    """Read a file as `read_table` does, `rows` rows at a time."""
+    """Yield a file as tables of `rows` rows; None reads it whole."""
     _check_file(path)
     kind = format_of(path)
     if kind not in PAIR_FORMATS:
@@ -197,7 +197,7 @@ def _parquet(path: Path, rows: int | None) -> Iterator[Table]:
 
     first = 1
     try:
-        # Not a Python file: pyarrow's threads may still read at interpreter exit.
+        # No Python file object: pyarrow's threads may still read at interpreter exit.
         with pyarrow.OSFile(str(path)) as stream, pyarrow.parquet.ParquetFile(stream) as file:
             for batch in [file.read()] if rows is None else file.iter_batches(batch_size=rows):
                 if batch.num_rows:
@@ -220,7 +220,7 @@ def _lines(path: Path, kind: str, size: int | None) -> Iterator[Table]:
         rows = _rows(path, kind, stream)
         names = [name.strip() for name in next((row for _, row in rows if any(row)), [])]
         _check_names(str(path), names)
-        # Of a single column, a blank line is an empty cell.
+        # If there is a single column, a blank line is an empty cell.
         filled = ((number, row or [""]) for number, row in rows if row or len(names) == 1)
         while part := list(islice(filled, size)):
             for number, row in part:
@@ -233,9 +233,9 @@ def _lines(path: Path, kind: str, size: int | None) -> Iterator[Table]:
 
 
 def _rows(path: Path, kind: str, stream: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first line of each row, and its fields.
+    """Yield the first line number and the fields of each row.
 
-    In a .tsv file quotes are literal, as in STS and GLUE files, but for a field that a spreadsheet quoted.
+    Quotes in a .tsv file are literal, as in STS and GLUE files, unless they enclose a whole field.
     """
     if kind == ".tsv":
         reader = csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
@@ -286,9 +286,9 @@ def check_columns(table: Table, wanted: Iterable[str]) -> None:
 
 
 def find_columns(table: Table, role: str, hint: str = "") -> tuple[str, ...]:
-    """Return the columns of a role by their names. Raises `DataError` for several choices.
+    """Find the columns of a role by name. Raises `DataError` for several choices.
 
-    None at all is an error with this hint, without one an empty tuple.
+    If no column matches, raises `DataError` with `hint`, or without `hint` returns an empty tuple.
     """
     plain = {column: plain_name(column) for column in table.columns}
     called = [
@@ -309,7 +309,7 @@ def plain_name(column: str) -> str:
 
 
 def is_label(column: str) -> bool:
-    """Tell if a column is called like one of classes."""
+    """Check if a column has a name for labels."""
     return plain_name(column) in _NAMES[LABEL].split()
 
 
@@ -319,8 +319,8 @@ def is_label(column: str) -> bool:
 def iter_texts(path: str | Path, *, column: str | None = None, by_row: bool = False) -> Iterator[str]:
     """Yield the stripped texts of one file in order, repeats included.
 
-    A .txt file (also .gz, .xz) holds one text a line. A table has them in `column`, by default found by name, or in the
-    two columns of sentence pairs. Blank lines of a .txt file are skipped. by_row: they are errors, and so are pairs.
+    A .txt file (also .gz, .xz) holds one text per line; blank lines are skipped. A table holds texts in `column`, by
+    default found by name, or in the two columns of sentence pairs. by_row: raise `DataError` for blank lines and pairs.
     """
     path = Path(path)
     if format_of(path) == TEXT_FORMAT:
@@ -339,7 +339,7 @@ def iter_texts(path: str | Path, *, column: str | None = None, by_row: bool = Fa
 
 
 def read_texts(path: str | Path, *, column: str | None = None) -> list[str]:
-    """Return the distinct texts of one file in order; the file as in `iter_texts`."""
+    """Return the distinct texts of one file in order, read by `iter_texts`."""
     return list(dict.fromkeys(iter_texts(path, column=column)))
 
 
@@ -364,6 +364,6 @@ def jsonl_in(folder: Path, name: str) -> Path | None:
 
 
 def is_retrieval_folder(path: str | Path) -> bool:
-    """Tell if a folder holds documents and queries."""
+    """Check if a path is a folder with `qrels` or a corpus."""
     folder = Path(path)
     return folder.is_dir() and ((folder / "qrels").is_dir() or jsonl_in(folder, "corpus") is not None)

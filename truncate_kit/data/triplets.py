@@ -22,7 +22,7 @@ from truncate_kit.data.tables import (
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = "entailment", "neutral", "contradiction"
 _NUMBERS = {"0": ENTAILMENT, "1": NEUTRAL, "2": CONTRADICTION}
-"""Order in SNLI, MultiNLI and GLUE; -1 and "-" mark disagreement."""
+"""Labels of SNLI, MultiNLI and GLUE; -1 and "-" mark disagreement."""
 _HINT = "Call the columns anchor, positive and, where there are any, negative; or say which they are."
 
 
@@ -50,7 +50,7 @@ class TripletSet:
 
 
 def raw_texts(name: str, texts: Sequence[str]) -> TripletSet:
-    """Pair distinct texts with themselves, for dropout. Raises `UsageError`."""
+    """Pair each distinct text with itself, for SimCSE's dropout. Raises `UsageError`."""
     distinct = dict.fromkeys(listed_texts(texts))
     return TripletSet(
         name=name,
@@ -64,16 +64,16 @@ def load_triplets(
 ) -> TripletSet:
     """Read triplets from a file, the train split of a folder, or a hub set.
 
-    Text columns are taken as they are. In an NLI set, each premise and entailed hypothesis make a row, with a
-    contradicted one if any.
+    Text columns are used unchanged. In an NLI set, each premise and entailed hypothesis form a row, with a
+    contradicting hypothesis if there is one.
 
     Args:
         name_or_path: As in `load_pairs`.
-        columns: Two or three texts, or two and the NLI label; by default found by name.
-        negatives: Every row needs a negative.
+        columns: Two or three text columns, or two and an NLI label; by default found by name.
+        negatives: Require a negative in every row.
 
     Raises:
-        DataError: Names file and row.
+        DataError: The data are invalid; the message names file and row.
     """
     name, tables = read_tables(name_or_path)
     table = tables.get("train") or next(iter(tables.values()))
@@ -107,7 +107,7 @@ def _find(table: Table) -> tuple[str, ...]:
 
 
 def _nli_labels(table: Table, column: str) -> list[str] | None:
-    """Return the relation of each row ("" for disagreement), None for other labels."""
+    """Return the NLI label of each row ("" for disagreement), None for other labels."""
     plain = [label.lower() for label in table.labels(column, may_be_empty=True)]
     distinct = {*plain} - {"", "-", "-1", "nan"}
     if distinct == _NUMBERS.keys():

@@ -1,4 +1,4 @@
-"""Input and report of every evaluation suite; `suites` lists them. Importing this imports no torch."""
+"""Inputs and reports of the evaluation suites, without importing torch."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,8 +25,8 @@ def measured_digest(model: str) -> str | None:
 class Score(Result):
     """One row of a report; mappings are by column heading.
 
-    Values and 95 % intervals are in points (× 100), counts are integers, other headings name their unit. Labels are
-    split, metric or kind of vectors; `size` is the amount measured; `parts` are averaged, such as random divisions.
+    Values and 95 % intervals are in points (× 100), unless the heading names a unit; counts are integers. Labels are
+    split, metric or vector format; `size` is the amount measured; `parts` are averaged, such as random splits.
     """
 
     task: str
@@ -55,19 +55,19 @@ class SuiteReport(Result):
     sha256: str | None = None
 
     def amounts(self) -> Iterator[Amounts]:
-        """Yield the size of each row."""
+        """Yield the name and size of each row."""
         for row in self.rows:
             yield (row.task, *row.labels.values()), row.size
 
     def covers(self, other: Self) -> bool:
-        """Also cover reports of other weights in the same folder."""
+        """Check if this replaces a report, also one of other weights in the same folder."""
         known = None not in (self.sha256, other.sha256)
         replaced = known and self.model == other.model and self.sha256 != other.sha256
         return replaced or Result.covers(self, other)
 
 
 def means_of(rows: Iterable[Score]) -> dict[str, float]:
-    """Average over tasks with one row each, without counts and incomplete headings."""
+    """Return the mean of each heading over rows, without counts and incomplete headings."""
     first, *others = (row.values for row in rows)
     columns = {heading: [value, *(values.get(heading) for values in others)] for heading, value in first.items()}
     means = {heading: [value for value in column if isinstance(value, float)] for heading, column in columns.items()}
@@ -77,7 +77,7 @@ def means_of(rows: Iterable[Score]) -> dict[str, float]:
 def report_of(
     suite: str, encoder: TextEncoder, model: str, about: str, rows: Sequence[Score], notes: Sequence[str] = ()
 ) -> SuiteReport:
-    """Return a report of rows with a task each; about: data and measure, for the title."""
+    """Return a report with one row per task. about: data and measure, for the title."""
     runtime = getattr(encoder, "runtime", "torch")
     title, means = f"{model} in {runtime}: {about}", means_of(rows)
     return SuiteReport(
@@ -89,7 +89,7 @@ def report_of(
 class SuiteRun:
     """A loaded model, and the data and options of a suite.
 
-    Unset options are falsy; `work` keeps finished parts for a resume.
+    Unset options are falsy; `work` keeps finished parts, to resume from.
     """
 
     encoder: TextEncoder

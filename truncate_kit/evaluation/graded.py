@@ -1,4 +1,4 @@
-"""Similarities of vectors, their correlation with graded pairs, and the STS sets as MTEB scores them."""
+"""Correlate similarities with graded pairs, and score the STS sets as MTEB does."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -34,9 +34,9 @@ from truncate_kit.evaluation import Score, SuiteReport, SuiteRun, Values, report
 from truncate_kit.models.encoder import Encoder, settings_of
 from truncate_kit.models.pipeline import Normalize
 
-_CHUNK = 4096  # enough for batches of like length
+_CHUNK = 4096  # texts at a time, enough to batch by length
 STS_PAIRS = {"STS12": 3108, "STS13": 1500, "STS14": 3750, "STS15": 3000, "STS16": 1186, "STSB": 1379, "SICK-R": 9927}
-"""Pairs of the published test sets."""
+"""Number of pairs in each published set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,11 +46,11 @@ class Evaluation(Result):
     spearman: float
     pearson: float
     num_pairs: int
-    cosines: tuple[float, ...]  # of each pair, by the encoder's own measure if it has one
+    cosines: tuple[float, ...]  # similarity of each pair, by the encoder's own measure if defined
 
 
 def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
-    """Return Spearman and Pearson × 100 of targets with cosines, or with the encoder's own measure.
+    """Return Spearman and Pearson × 100 between targets and similarities, by the encoder's own measure or cosine.
 
     Args:
         encoder: Anything with `.encode(texts)`.
@@ -68,7 +68,7 @@ def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
 
 
 def pair_similarities(vectors: Tensor, places: PlacedPairs, encoder: object = None) -> list[float]:
-    """Return similarities by the encoder's own measure, else cosines; vectors (n, d)."""
+    """Return each pair's similarity, by the encoder's own measure or cosine; vectors (n, d)."""
     first, second = (vectors[torch.tensor(side)].double() for side in (places.first, places.second))
     values: list[float] = similarities(encoder, first, second).tolist()
     return values
@@ -95,7 +95,7 @@ def correlate(cosines: Sequence[float], targets: Sequence[float]) -> Evaluation:
 
 
 def spearman(cosines: Sequence[float], targets: Sequence[float]) -> float | None:
-    """Return the Spearman of `correlate`, None if undefined."""
+    """Return Spearman × 100, or None if undefined."""
     try:
         return correlate(cosines, targets).spearman
     except DataError:
@@ -105,9 +105,9 @@ def spearman(cosines: Sequence[float], targets: Sequence[float]) -> float | None
 def encode_distinct(
     encoder: Any, texts: Sequence[str], progress: Progress = silent, prompt: str | None = None
 ) -> Tensor:
-    """Return float32 vectors (n, d) of distinct texts; a prompt replaces the encoder's own.
+    """Return float32 vectors (n, d) of distinct texts; `prompt` replaces the encoder's own.
 
-    Raises `DataError` for vectors that are not finite, `ModelError` unless there is one per text.
+    Raises `DataError` for vectors that are not finite, `ModelError` unless there is one vector per text.
     """
     parts: list[Tensor] = []
     for start in range(0, len(texts), _CHUNK):
@@ -138,7 +138,7 @@ def paired_difference(
     """Compare Spearman (× 100) of two models on the same pairs by a paired percentile bootstrap.
 
     numbers: pair number of each row (`numbers_of`), so that repeats are drawn together.
-    Returns both scores, the interval of lean − full, and the numbers of defined draws and of pairs.
+    Returns both scores, the interval of lean − full, the number of defined resamples, and the number of pairs.
     Raises `DataError`.
     """
     models = [correlate(cosines, targets) for cosines in (lean, full)]
@@ -150,7 +150,7 @@ def paired_difference(
     return (models[0].spearman, models[1].spearman), interval(defined, level), len(defined), num_pairs
 
 
-# (q, n) of queries (q, d) and documents (n, d), by name in a model's settings.
+# Similarities (q, n) of queries (q, d) and documents (n, d), by name in a model's settings.
 MEASURES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "cosine": lambda queries, documents: _unit(queries) @ _unit(documents).T,
     "dot": lambda queries, documents: queries @ documents.T,
@@ -164,7 +164,7 @@ def _unit(vectors: Tensor) -> Tensor:
 
 
 def measure_of(encoder: TextEncoder) -> str:
-    """Return the measure in the model's settings. Raises `ModelError`."""
+    """Return the similarity measure in the model's settings. Raises `ModelError` if unknown."""
     measure: str = settings_of(encoder).get("similarity_fn_name") or "cosine"
     if measure not in MEASURES:
         raise ModelError(
@@ -185,7 +185,7 @@ def measure_of_lengths(encoder: Encoder) -> str:
 def score_pairs(
     encoder: TextEncoder, pairs: Sequence[TextPair], *, model: str, data: str, form: VectorFormat
 ) -> SuiteReport:
-    """Report `evaluate` with stored vectors."""
+    """Report `evaluate` on vectors stored in `form`."""
     stored = StoredVectors(encoder, form)
     correlation = evaluate(stored, pairs)
     values: Values = {"pairs": correlation.num_pairs, "Spearman": correlation.spearman, "Pearson": correlation.pearson}
@@ -195,7 +195,7 @@ def score_pairs(
 
 
 def run_sts(run: SuiteRun) -> SuiteReport:
-    """Score the sets of a folder, also without trained pairs (option `seen`)."""
+    """Score the STS sets of a folder, also without training pairs (option `seen`)."""
     from truncate_kit.data.suites import find_sts, read_trained_pairs
 
     sets, name = find_sts(run.data), run.options["seen"]
@@ -217,14 +217,14 @@ def score_sts(
     seen_name: str | None = None,
     progress: ProgressOption = False,
 ) -> SuiteReport:
-    """Score an encoder on the sets.
+    """Score an encoder on STS sets.
 
     Args:
         encoder: Anything with `.encode(texts)`.
-        sets: As from `find_sts`.
+        sets: Sets from `find_sts`.
         model: Name in the report.
-        seen: Keys of trained pairs (`read_trained_pairs`).
-        seen_name: Their source, to score also without them.
+        seen: Keys of training pairs (`read_trained_pairs`).
+        seen_name: Source of `seen`, to score unseen pairs too.
         progress: True for bars and logs, or a callable.
 
     Raises:

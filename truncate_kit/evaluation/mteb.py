@@ -1,4 +1,4 @@
-"""Tasks of the `mteb` package."""
+"""Evaluate on tasks of the `mteb` package."""
 
 import copy
 import math
@@ -24,7 +24,7 @@ _BATCH = 256  # texts per call of mteb
 
 
 class MtebEncoder:
-    """An encoder under mteb's `EncoderProtocol`, with its own prompts and its own measure.
+    """Adapter of an encoder to mteb's `EncoderProtocol`, with the model's prompts and measure.
 
     Raises `ModelError` for an unknown measure, `MissingExtraError` without mteb.
     """
@@ -44,29 +44,29 @@ class MtebEncoder:
         return vectors
 
     def prompt(self, task: str, kind: str, side: str | None) -> str | None:
-        """Return the prompt for a task, else its kind, else the side; None is the default one.
+        """Return the prompt of a task, else its kind, else the side; None for the default prompt.
 
-        Names in mteb's order, then sentence-transformers'. side: `query`, `document`, or neither.
+        Tries names in mteb's order, then sentence-transformers'. side: `query`, `document` or None.
         """
         prompts = settings_of(self.encoder).get("prompts") or {}
         for name in (f"{task}-{side}", task, f"{kind}-{side}", kind):
             if name in prompts:
-                return prompts[name] or ""  # null is empty
+                return prompts[name] or ""  # null means empty
         sides = {"query": QUERY_PROMPTS, "document": DOCUMENT_PROMPTS}
         return None if side is None else side_prompt(self.encoder, sides[side])
 
     def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Tensor:
-        """Compare all vectors of one side with all of the other, (n, m)."""
+        """Return the similarity of each vector to each vector of the other side, (n, m)."""
         return self._measure(torch.as_tensor(embeddings1), torch.as_tensor(embeddings2))
 
     def similarity_pairwise(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Tensor:
-        """Compare the vectors of each row, (n,)."""
+        """Return the similarity of the two vectors in each row, (n,)."""
         sides = zip(torch.as_tensor(embeddings1), torch.as_tensor(embeddings2), strict=True)
         return torch.cat([self._measure(first[None], second[None])[0] for first, second in sides])
 
 
 def find_tasks(tasks: Sequence[Any]) -> list[Any]:
-    """Find tasks of `mteb` by name or as task objects, each once. Raises the errors of `evaluate_mteb`."""
+    """Return distinct `mteb` tasks, given by name or as task objects. Raises the errors of `evaluate_mteb`."""
     package = require("mteb", extra="mteb")
     if not tasks:
         raise UsageError("No MTEB task is named.", hint="Name one, such as STSBenchmark.")
@@ -74,7 +74,7 @@ def find_tasks(tasks: Sequence[Any]) -> list[Any]:
     try:
         with _quiet():
             loaded = [package.get_task(task) if isinstance(task, str) else task for task in distinct]
-    except KeyError as error:  # of mteb, which also proposes names
+    except KeyError as error:  # from mteb, which also proposes names
         problem = str(error.args[0]).removeprefix("KeyError: ").rstrip(".")
         raise UsageError(f"MTEB task {problem}", hint="List the tasks with mteb available-tasks.") from error
     for task in loaded:
@@ -91,7 +91,7 @@ def evaluate_mteb(
 ) -> SuiteReport:
     """Compute the main scores of MTEB tasks by the `mteb` package, with the model's prompts.
 
-    Scores are means over splits and subsets, as in MTEB; seconds leave out the loading of data.
+    Scores are means over splits and subsets, as in MTEB; seconds exclude data loading.
 
     Args:
         encoder: Anything with `.encode(texts)`.
@@ -100,7 +100,7 @@ def evaluate_mteb(
         progress: True for bars and logs, or a callable.
 
     Raises:
-        UsageError: No task, an unknown one, or one on other than text.
+        UsageError: There is no task, or a task is unknown or not on text.
         DataError: Data cannot be loaded, or a score is undefined.
         ModelError: The model's measure is unknown.
         MissingExtraError: `mteb` is not installed.
@@ -121,7 +121,7 @@ def evaluate_mteb(
 
 
 def compare_mteb(full: SuiteReport, lean: SuiteReport) -> SuiteReport:
-    """Put the reports of two models on the same tasks side by side."""
+    """Compare the reports of two models on the same tasks."""
     rows = list[Score]()
     for row, lean_row in zip(full.rows, lean.rows, strict=True):
         scores = row.values["score"] or 0.0, lean_row.values["score"] or 0.0
@@ -137,14 +137,14 @@ def _measured() -> str:
 
 
 def _scored(adapter: MtebEncoder, task: Any) -> Score:
-    task = copy.deepcopy(task)  # some draw from their own generator: both models get the same draws
+    task = copy.deepcopy(task)  # some draw from their own generator: a copy gives both models the same draws
     task.metadata = copy.deepcopy(task.metadata)
-    parts = getattr(task.metadata, "tasks", [task])  # tasks of an aggregate have the data
+    parts = getattr(task.metadata, "tasks", [task])  # the tasks of an aggregate hold the data
     for part in parts:
         try:
             if not part.data_loaded:
                 part.load_data()
-        except Exception as error:  # of the hub, its connection, or a reader of files
+        except Exception as error:  # from the hub, the connection or a file reader
             name, place = part.metadata.name, part.metadata.dataset["path"]
             raise DataError(
                 f"The data of the MTEB task {name} cannot be loaded: {first_line(error)}.",

@@ -1,4 +1,4 @@
-"""Exact search and its scores: retrieval by one model, by two, and with an index of FAISS."""
+"""Search exactly or with a FAISS index, and score retrieval by one or two models."""
 
 import statistics
 import time
@@ -25,14 +25,14 @@ from truncate_kit.evaluation import Score, SuiteReport, SuiteRun, Values, report
 from truncate_kit.evaluation.graded import MEASURES, encode_distinct, measure_of
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, side_prompt
 
-Places = NDArray[np.int64]  # (queries, top), best first, −1 if there are no more
+Places = NDArray[np.int64]  # document indices (queries, top), best first, padded with −1
 Array = NDArray[np.float64]
-Best = tuple[Tensor, Tensor]  # similarities and places, (queries, ≤ top + 1), best first
+Best = tuple[Tensor, Tensor]  # similarities and document indices, (queries, ≤ top + 1), best first
 QueryScores = dict[SearchMetric, Array]  # by metric, (queries,)
 Reader = Callable[[Sequence[str]], Tensor]  # states of all layers, (L', n, d)
 TOP = 10
 DOCUMENTS_AT_A_TIME = 4_096  # 160 MB for 13 layers of width 768
-# 64 MiB of similarities, and twice that in float64 while they are computed.
+# A block has 64 MiB of similarities, 128 MiB during computation in float64.
 QUERY_BLOCK = 512
 DOCUMENT_BLOCK = 32_768
 _TOP = Bounds(1, 10_000)
@@ -43,14 +43,14 @@ LISTS = 1024
 PROBES = 16
 TEXTS_PER_LIST = 39  # with fewer training points per list, FAISS warns
 TIMED_QUERIES = 200
-SAMPLED = 10_000  # texts whose lengths are read
+SAMPLED = 10_000  # most texts whose lengths are read
 
 
 # Search
 
 
 def encode_prompted(encoder: TextEncoder, prompt: str | None, texts: Sequence[str], progress: Progress) -> Tensor:
-    """Encode each distinct text once with a prompt (None: the model's own)."""
+    """Encode texts with a prompt (None: the model's own), each distinct text once."""
     distinct = list(dict.fromkeys(texts))
     place = {text: index for index, text in enumerate(distinct)}
     return encode_distinct(encoder, distinct, progress, prompt)[[place[text] for text in texts]]
@@ -65,7 +65,7 @@ class SearchVectors:
     measure: str
 
     def stored(self, form: VectorFormat) -> "SearchVectors":
-        """Round-trip both sides through `form`; unit vectors are rescaled to length 1 after a cut.
+        """Round-trip both sides through `form`; unit vectors are normalized again after a cut.
 
         Raises `UsageError` if the measure needs lengths, which int8, binary and `normalize` lose.
         """
@@ -85,7 +85,7 @@ class SearchVectors:
 
 
 def encode_set(encoder: TextEncoder, data: RetrievalSet, *, progress: Progress = silent) -> SearchVectors:
-    """Encode queries and documents with the model's prompt for each side, not its default one.
+    """Encode queries and documents with the model's query and document prompts.
 
     Raises `ModelError` for an unknown measure, `DataError` for vectors that are not finite.
     """
@@ -101,17 +101,17 @@ def encode_set(encoder: TextEncoder, data: RetrievalSet, *, progress: Progress =
 
 
 def compared(measure: str, queries: Tensor, documents: Tensor) -> Tensor:
-    """Compare queries (q, d) and documents (n, d), (q, n), equal for equal documents.
+    """Return similarities (q, n) of queries (q, d) and documents (n, d), equal for equal documents.
 
-    In float64: the last digit of float32 products depends on a column's position.
+    Computes in float64: the last digit of float32 products depends on a column's position.
     """
     return MEASURES[measure](queries.double(), documents.double()).float()
 
 
 def search(vectors: SearchVectors, *, top: int, own: Sequence[int | None] | None = None) -> Places:
-    """Find the `top` most similar documents of each query, best first, of equal ones the earlier first.
+    """Find the `top` most similar documents of each query, best first; ties keep document order.
 
-    own: the document that each query is itself, skipped. Raises `UsageError` unless `top` is 1 to 10,000.
+    own: index of each query's own document, which is skipped. Raises `UsageError` unless `top` is 1 to 10,000.
     """
     top = check_number("top", top, _TOP)
     places = []
@@ -130,13 +130,13 @@ def _no_documents(num_queries: int) -> Best:
 
 
 def _nearest(best: Best, scores: Tensor, first: int, top: int) -> Best:
-    """Return the `top` documents most like each query, and one more, as one may be the query itself.
+    """Update the `top` + 1 best documents of each query; one may be the query itself.
 
-    Takes the best ones so far, and the similarities (q, n) of documents from place `first` on.
+    best: best documents so far. scores: similarities (q, n) of documents from index `first` on.
     """
     values, indices = scores.topk(min(top + 1, scores.shape[1]), dim=1)
     tied = (scores == values[:, -1:]).sum(dim=1) > (values == values[:, -1:]).sum(dim=1)
-    if tied.any():  # `topk` takes any of equal ones, a full sort the earliest; it is many times slower
+    if tied.any():  # `topk` breaks ties arbitrarily; a stable sort is many times slower
         indices[tied] = scores[tied].argsort(dim=1, descending=True, stable=True)[:, : values.shape[1]]
     indices = indices.sort(dim=1).values
     values = torch.cat([best[0], scores.gather(1, indices)], 1)
@@ -146,7 +146,7 @@ def _nearest(best: Best, scores: Tensor, first: int, top: int) -> Best:
 
 
 def without_own(places: Tensor, *, top: int, own: Sequence[int | None] | None) -> Places:
-    """Return the first `top` places of each row (q, n) but the query's own."""
+    """Return the first `top` indices of each row (q, n), without the query's own document."""
     others = np.full((len(places), top), -1, np.int64)
     for number, row in enumerate(places.tolist()):
         kept = [place for place in row if own is None or place != own[number]][:top]
@@ -155,7 +155,7 @@ def without_own(places: Tensor, *, top: int, own: Sequence[int | None] | None) -
 
 
 def score_queries(places: Places, relevance: Sequence[Mapping[int, float]]) -> QueryScores:
-    """Score each query at the depth of `places`, in points (× 100); relevance: grades above 0 by place.
+    """Score each query at the depth of `places`, in points (× 100); relevance: grades above 0 by index.
 
     ndcg: `ndcg_cut` of trec_eval, as in BEIR (Järvelin and Kekäläinen 2002): gain = grade, discount log₂(rank + 1).
     mrr: 1 / rank of the first relevant document, else 0. recall: share of the relevant documents.
@@ -178,18 +178,18 @@ def score_queries(places: Places, relevance: Sequence[Mapping[int, float]]) -> Q
 
 
 def overlaps(places: Places, others: Places) -> Array:
-    """Return the percentage of each query's other documents that are among `places`."""
+    """Return the percentage of each row of `others` found in the same row of `places`."""
     pairs = zip(places.tolist(), ({*row} - {-1} for row in others.tolist()), strict=True)
     return np.array([100 * len({*row} & other) / max(1, len(other)) for row, other in pairs])
 
 
 def estimated(values: Array, *, seed: int = 0) -> tuple[float, tuple[float, float]]:
-    """Return the mean over queries and its 95 % bootstrap percentile interval; differences give a paired one."""
+    """Return the mean over queries and its 95 % bootstrap percentile interval, paired for differences."""
     return float(values.mean()), interval([values[drawn].mean() for drawn in draws(len(values), RESAMPLES, seed)])
 
 
 def search_layers(data: RetrievalSet, read_queries: Reader, read_documents: Reader) -> list[QueryScores]:
-    """Score each layer by cosine at depth `TOP`."""
+    """Score each layer by cosine similarity at depth `TOP`."""
     queries = read_queries(data.queries)
     nearest = [_no_documents(len(data.queries)) for _ in queries]
     for first in range(0, len(data.documents), DOCUMENTS_AT_A_TIME):
@@ -216,14 +216,14 @@ def evaluate_retrieval(
 
     Args:
         encoder: Anything with `.encode(texts)`; its prompts are used.
-        data: As from `read_retrieval`.
+        data: Set from `read_retrieval`.
         model: Name in the report.
-        top: Documents that count for each query.
-        form: Storage format of the vectors, by default as they come.
+        top: Number of documents scored per query.
+        form: Storage format of the vectors, by default float32.
         progress: True for bars and logs, or a callable.
 
     Raises:
-        UsageError: `top` is out of bounds, or `form` loses what the model compares.
+        UsageError: `top` is out of bounds, or `form` loses lengths that the measure needs.
         ModelError: The model's measure is unknown.
         DataError: Vectors are not finite.
     """
@@ -253,7 +253,7 @@ def _searched(data: RetrievalSet) -> str:
 
 
 def note_of_searched(model: str, encoder: TextEncoder, data: RetrievalSet) -> tuple[str, ...]:
-    """Note if a distilled model, a folder or graph, searches texts longer than those it learned from."""
+    """Return a note if a distilled model, folder or graph, searches texts longer than its training texts."""
     origin, reader = read_origin(model), getattr(encoder, "reader", None)
     if origin is None or origin.long is None or reader is None:
         return ()
@@ -271,14 +271,14 @@ def compare(
     top: int = TOP,
     progress: ProgressOption = False,
 ) -> SuiteReport:
-    """Search with the full model, the lean one, and lean queries on the full model's index; in float32 and in int8.
+    """Search with the full model, the lean model, and lean queries on the full model's index, in float32 and int8.
 
     Args:
         full: The model that encoded the index.
-        lean: A cut distilled to give its vectors.
-        data: As from `read_retrieval`.
+        lean: A cut distilled on the full model's vectors.
+        data: Set from `read_retrieval`.
         names: Names in the report.
-        top: Documents that count for each query.
+        top: Number of documents scored per query.
         progress: True for bars and logs, or a callable.
     """
     progress = reporter(progress)
@@ -333,7 +333,7 @@ def compare(
 
 
 def run_retrieval(run: SuiteRun) -> SuiteReport:
-    """Search the answers of a file, and texts of option `corpus`, for its queries."""
+    """Search for a file's queries among its answers and the texts of option `corpus`."""
     data = read_retrieval(run.data, corpus=run.options["corpus"])
     if chosen_here := seen_among(data, run.model):
         run.note(chosen_here)
@@ -352,21 +352,21 @@ def score_retrieval(
 ) -> SuiteReport:
     """Search all texts for each query by cosine, through an IVF index on the CPU and exactly.
 
-    A query does not find itself. MRR@10 is 0 without an answer among ten texts. Times are medians for one query; sizes
-    include the vectors.
+    A query's own text is skipped. MRR@10 is 0 without an answer among ten texts. Times are medians for one query;
+    sizes include the vectors.
 
     Args:
         encoder: Anything with `.encode(texts)`.
-        data: As from `read_retrieval`.
+        data: Set from `read_retrieval`.
         model: Name in the report.
-        lists: Most lists; each holds at least `TEXTS_PER_LIST` texts.
+        lists: Most lists; fewer if their mean would be below `TEXTS_PER_LIST` texts.
         probes: Lists searched for each query.
         threads: CPU threads of the search.
         progress: True for bars and logs, or a callable.
 
     Raises:
         MissingExtraError: FAISS is not installed.
-        UsageError: No lists, probes or threads.
+        UsageError: `lists`, `probes` or `threads` is out of bounds.
     """
     lists, probes = check_number("lists", lists, _LISTS), check_number("probes", probes, _LISTS)
     threads = check_threads(threads)
@@ -379,7 +379,7 @@ def score_retrieval(
     begin = time.perf_counter()
     lists = max(1, min(lists, len(texts) // TEXTS_PER_LIST))
     index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, lists, faiss.METRIC_INNER_PRODUCT)
-    index.cp.min_points_per_centroid = 1  # below 39 it warns on stderr
+    index.cp.min_points_per_centroid = 1  # the default, 39, would warn on stderr
     index.train(texts)
     index.add(texts)
     index.nprobe = min(probes, lists)

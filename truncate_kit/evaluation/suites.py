@@ -9,11 +9,11 @@ SUITES: dict[str, tuple[str, tuple[str, ...]]] = {
     "transfer": ("transfer:run_transfer", ("fractions", "quick", "head")),
     "retrieval": ("retrieval:run_retrieval", ("corpus",)),
 }
-"""Function, `module:name` of this folder, and options of each suite of `evaluate --suite`."""
+"""Function, as `module:name` in this folder, and options of each `evaluate --suite`."""
 
 
 def run_suite(name: str, run: SuiteRun) -> SuiteReport:
-    """Score the model; imports the suite's module."""
+    """Import the suite's module and score the model."""
     module, _, function = SUITES[name][0].partition(":")
     report: SuiteReport = getattr(import_module(f"{__package__}.{module}"), function)(run)
     return report

@@ -1,7 +1,7 @@
-"""Transfer to classification as in BERT-LC: logistic regression on frozen vectors, over random divisions.
+"""Score transfer to classification as in BERT-LC: logistic regression on frozen vectors, over random splits.
 
-Layers are chosen inside the training part: ridge regressions rank all subsets, and exact logistic regressions choose
-among the finalists. A run takes hours: finished divisions are kept on disk.
+Layers are chosen on the training part: ridge regressions rank all subsets, and logistic regressions choose among the
+finalists. A run takes hours, so finished splits are kept on disk.
 """
 
 import warnings
@@ -42,11 +42,11 @@ Rows = NDArray[np.int64]
 Labels = NDArray[np.int64]
 Layers = tuple[int, ...]
 
-BASE_LAYERS = 13  # embeddings included; a model with more is large
-FEWEST_ROWS = 8  # to choose layers by
+BASE_LAYERS = 13  # of a base model, embeddings included; large models have more
+FEWEST_ROWS = 8  # training rows needed to choose layers
 QUICK: dict[str, Any] = {"splits": 3, "max_rows": 2000}  # for a first look
-WIDTH = 256  # numbers of a state after a fixed random projection
-RIDGE = 1e-3  # share of a feature's mean variance, for stability
+WIDTH = 256  # of a state after reduction
+RIDGE = 1e-3  # penalty as a share of the mean feature variance
 # BERT-LC; its "regularization parameter" 10 is read as scikit-learn's C.
 LOGISTIC: dict[str, Any] = {"solver": "saga", "C": 10.0, "tol": 0.01, "max_iter": 200}
 _CHUNK = 64  # subsets at a time: some tens of megabytes
@@ -56,12 +56,12 @@ _PART = Bounds(0, 0.99, whole=False, above=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransferSettings(Result):
-    """The protocol; the defaults are BERT-LC's if the paper states them.
+    """Settings of the protocol; defaults are BERT-LC's if the paper states them.
 
-    Ours: |u − v| and u · v of pairs, divisions by class, and `finalists`: the best subsets by ridge regression are
-    fitted exactly (the paper fits all). Shares are 0 … 1, inner ones of the training part. Subsets have at most four
-    layers by default, three of a large model's 25. `fractions` of the training rows are scored, unless below
-    `FEWEST_ROWS`; `head` feeds means of layers through the trained pooler, as BERT-LC does for SimCSE.
+    Not from the paper: |u − v| and u · v of pairs, stratified splits, and `finalists`, the number of subsets fitted
+    exactly after ridge ranking (the paper fits all). Shares are 0 … 1; `inner_share` refers to the training part.
+    Subsets have at most four layers by default, three for large models. Each of `fractions` of the training rows is
+    scored, unless below `FEWEST_ROWS`. `head` feeds layer means through the trained pooler, as BERT-LC does for SimCSE.
     """
 
     splits: int = setting(10, bounds=_TIMES)
@@ -79,11 +79,11 @@ class TransferSettings(Result):
         check_settings(self)
 
     def largest_subset(self, num_layers: int) -> int:
-        """Return the most layers in a subset; `num_layers` includes the embeddings."""
+        """Return the maximum number of layers in a subset; `num_layers` includes the embeddings."""
         return min(num_layers, self.max_layers or (4 if num_layers <= BASE_LAYERS else 3))
 
     def train_rows(self, rows: int) -> dict[float, int]:
-        """Return the training rows of each division, by share, rising."""
+        """Return the number of training rows per split, by ascending fraction."""
         used = min(rows, self.max_rows or rows)
         return {share: round(share * (used - ceil(self.test_share * used))) for share in sorted(self.fractions)}
 
@@ -92,23 +92,23 @@ class TransferSettings(Result):
 class Task:
     """Vectors and states of one set."""
 
-    labels: Labels  # from 0 on, (n,)
-    as_is: Tensor  # of the model's own vectors, (n, p)
+    labels: Labels  # class indices, (n,)
+    as_is: Tensor  # features of the model's own vectors, (n, p)
     first: Tensor  # row in `states` of each first text, (n,)
-    second: Tensor | None = None  # of each second text of a pair
-    cls: Tensor | None = None  # (n, p), the first token of the last layer through the pooler
-    states: Tensor | None = None  # of distinct texts, (L', m, d)
+    second: Tensor | None = None  # row in `states` of each second text, for pairs
+    cls: Tensor | None = None  # pooler features of the last layer's first token, (n, p)
+    states: Tensor | None = None  # states of distinct texts, (L', m, d)
     small: Tensor | None = None  # `states` for ridge regressions, (L', m, k) in float64
     activation: nn.Module | None = None  # of the pooler; the states have passed its linear part
 
     def subsets(self, settings: TransferSettings) -> list[Layers]:
-        """Return all subsets of layers, small ones first: 1,092 of 13 layers up to 4."""
+        """Return all subsets of layers, small ones first: 1,092 with up to 4 of 13 layers."""
         layers = 0 if self.states is None else len(self.states)
         sizes = range(1, settings.largest_subset(layers) + 1)
         return [subset for size in sizes for subset in combinations(range(layers), size)]
 
     def features(self, subset: Layers, states: Tensor | None = None, rows: Rows | None = None) -> Tensor:
-        """Return features (n, p) of the mean of these layers; by default of all rows."""
+        """Return features (n, p) of the mean of these layers, by default for all rows."""
         states = self.states if states is None else states
         assert states is not None
         mean = states[list(subset)].mean(dim=0)
@@ -118,7 +118,7 @@ class Task:
 
 
 def _features(vectors: Tensor, first: Tensor, second: Tensor | None) -> Tensor:
-    """Return the vectors, or for pairs |u − v| and u · v by coordinate (SentEval, arXiv:1803.05449)."""
+    """Return the vectors, or for pairs |u − v| and elementwise u · v (SentEval, arXiv:1803.05449)."""
     left = vectors[first]
     if second is None:
         return left
@@ -154,9 +154,9 @@ def prepare_task(
 
 
 def _small(states: Tensor, linear: bool, single: bool) -> Tensor:
-    """Return at most `WIDTH` numbers of each state, float64: a projection, or some coordinates.
+    """Reduce states to at most `WIDTH` features in float64, by random projection or random coordinates.
 
-    A projection would lose non-linear features. Pairs have two features per coordinate.
+    Non-linear features need coordinates. Pairs have two features per coordinate.
     """
     width, drawn = states.shape[2], torch.Generator().manual_seed(0)
     if not linear or not single:
@@ -173,7 +173,7 @@ def accuracies(fits: Sequence[tuple[Tensor, Rows, Rows]], labels: Labels, settin
 
     def accuracy(fit: tuple[Tensor, Rows, Rows]) -> float:
         features, train, test = fit
-        if (labels[train] == labels[train[0]]).all():  # few rows may hold one class alone
+        if (labels[train] == labels[train[0]]).all():  # few rows may have only one class
             return float((labels[test] == labels[train[0]]).mean())
         model = LogisticRegression(random_state=settings.seed, **LOGISTIC)
         values = features.numpy()
@@ -200,20 +200,20 @@ def drawn_rows(rows: Rows, labels: Labels, count: int, seed: int) -> Rows:
 
 
 def choose_layers(task: Task, rows: Rows, settings: TransferSettings, seed: int) -> Layers:
-    """Choose the subset with the best mean accuracy over divisions."""
+    """Choose the subset with the best mean accuracy over inner splits."""
     subsets, labels = task.subsets(settings), task.labels
     folds = divisions(labels[rows], settings.inner_splits, ceil(settings.inner_share * len(rows)), seed)
     assert task.small is not None
     if task.second is None and task.activation is None:
         ranked = ridge_accuracies(task.small[:, task.first[rows]], labels[rows], folds, subsets)
-    else:  # not linear in the states
+    else:  # features not linear in the states
         means = (task.features(subset, task.small, rows)[None] for subset in subsets)
         ranked = [ridge_accuracies(features, labels[rows], folds, [(0,)])[0] for features in means]
     order = sorted(range(len(subsets)), key=lambda place: (-ranked[place], len(subsets[place]), subsets[place]))
     finalists = [subsets[place] for place in order[: settings.finalists]]
     fits = [(values, rows[fitted], rows[held]) for values in map(task.features, finalists) for fitted, held in folds]
     exact = np.reshape(accuracies(fits, labels, settings), (len(finalists), len(folds))).mean(axis=1)
-    # Of equally good ones that with fewer layers, then the higher ranked.
+    # Ties: fewer layers first, then the higher rank.
     return finalists[max(range(len(finalists)), key=lambda place: (exact[place], -len(finalists[place]), -place))]
 
 
@@ -228,7 +228,7 @@ def ridge_accuracies(
     """
     layers, _, width = states.shape
     indicators = torch.nn.functional.one_hot(torch.from_numpy(labels)).double()
-    # Ridge regression ignores the mean; moments of equal states, as CLS embeddings, would be rounding errors.
+    # Centre: ridge regression ignores the mean, and equal states (CLS embeddings) must not leave rounding errors.
     states = states - states.mean(dim=1, keepdim=True)
 
     def moments(part: Tensor, of: Tensor) -> list[Tensor]:
@@ -263,7 +263,7 @@ def ridge_accuracies(
 
 
 def baselines(task: Task, settings: TransferSettings, seed: int) -> tuple[Layers, Layers, Layers]:
-    """Return the last layer, the last four, and an evenly drawn subset (BERT-LC, Table 4)."""
+    """Return the last layer, the last four, and a uniformly drawn subset (BERT-LC, Table 4)."""
     subsets, layers = task.subsets(settings), tuple(range(0 if task.states is None else len(task.states)))
     return layers[-1:], layers[-4:], subsets[int(np.random.default_rng(seed).integers(len(subsets)))]
 
@@ -300,21 +300,21 @@ def score_transfer(
     work: Path | None = None,
     progress: ProgressOption = False,
 ) -> SuiteReport:
-    """Score logistic regressions on each set; for an `Encoder`, also on its best layer mean.
+    """Score logistic regressions on each set; for an `Encoder`, also on the mean of its best layers.
 
     Args:
         encoder: Anything with `.encode(texts)`.
-        sets: As from `find_transfer`.
+        sets: Sets from `find_transfer`.
         model: Name in the report.
         settings: The protocol.
-        pooler: The model's trained pooler, also a baseline over the first token; required by `head`.
+        pooler: The model's trained pooler, a baseline on the first token; required by `head`.
         work: Folder for finished splits, to resume from.
         progress: True for bars and logs, or a callable.
 
     Raises:
-        ModelError: The settings ask for a head without pooler or layers.
+        ModelError: `head` is set, but the pooler or the layers are missing.
         DataError: A set has a single class, every share has too few rows, or vectors are not finite.
-        FileProblemError: The folder cannot be written, or another process works there.
+        FileProblemError: The folder cannot be written, or another process uses it.
     """
     progress, settings = reporter(progress), settings or TransferSettings()
     for data in sets:
@@ -349,7 +349,7 @@ def score_transfer(
 
 
 def _key(task: Task, settings: TransferSettings) -> str:
-    """Return the SHA-256 of all else that a division's scores depend on."""
+    """Return the SHA-256 of the labels, vectors and settings of a split's scores."""
     tensors = {name: getattr(task, name) for name in ("as_is", "states", "cls", "first", "second")}
     kept = {name: value for name, value in tensors.items() if value is not None}
     values = in_order(replace(settings, fractions=(1.0,), splits=1).to_dict())
@@ -395,7 +395,7 @@ def _score(
 
 
 def _split(task: Task, places: tuple[Rows, Rows], settings: TransferSettings, seed: int) -> dict[str, Any]:
-    """Score one division: chosen layers, and accuracies in points."""
+    """Score one split: return the chosen layers, and accuracies in points."""
     features, labels = {"as it is": task.as_is}, dict[str, str]()
     if task.states is not None:
         chosen = choose_layers(task, places[0], settings, seed)
