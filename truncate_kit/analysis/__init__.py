@@ -1,1 +1,1 @@
-"""Measures of a model's layers before training, and the predicted drop."""
+"""Measure layers before training and predict the drop."""

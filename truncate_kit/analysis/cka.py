@@ -1,12 +1,12 @@
 """Centred kernel alignment between all layers of two models, in memory or streamed.
 
-Streamed, HSIC is a function of sums over the texts. With z, w the states of two layers, shifted by the first batch's
-means, and m, p the means that remain,
+Streamed HSIC needs only sums over the texts. Let z, w be the states of two layers minus the first batch's means, and
+m, p their remaining means:
 
     ⟨K, L⟩  = ‖Σ z wᵀ − n m pᵀ‖²     (K, L: centred Gram matrices)
     k · l   = Σ |z − m|² |w − p|²     (k, l: their diagonals)
 
-The unbiased HSIC follows from these, Σ k and Σ l: a centred Gram matrix has zero row sums.
+The unbiased HSIC follows from these sums, Σ k and Σ l, because centred Gram matrices have zero row sums.
 """
 
 import itertools
@@ -32,11 +32,11 @@ from truncate_kit.core.errors import (
 GRAM_OVERHEAD = 4  # slowdown per operation of layer-by-layer products of tiles
 FEATURE_BYTES = 2 << 30  # limit for sums of feature products
 ROUNDING = 1e-5  # relative; smaller differences between texts are rounding
-MEDIAN_TEXTS = 2048  # texts of the median distance
-TILE = 256  # on a side: 26 layers of float32 tiles, 7 MB, fit in cache
+MEDIAN_TEXTS = 2048  # texts for the median distance
+TILE = 256  # rows and columns: float32 tiles of 26 layers, 7 MB, fit in cache
 # Adding to L² d² float64 sums costs as much as a product of some 200 texts.
 BUFFERED_TEXTS = 2048
-PRODUCT_TEXTS = 512  # texts in one float32 product: fewer are more exact, more are faster
+PRODUCT_TEXTS = 512  # texts in one float32 product; fewer are more exact, more are faster
 
 Undefined = Literal["raise", "nan"]
 
@@ -53,19 +53,19 @@ def cka_matrix(
     """Compute CKA of every layer of one model with every layer of another (Kornblith et al., arXiv:1905.00414).
 
     Args:
-        states_x: (Lx, n, dx); float32 products are added up in float64, RBF is float64 throughout.
-        states_y: (Ly, n, dy) of the same distinct texts; by default `states_x`.
-        estimator: "debiased" (arXiv:2010.15327, eq. 3), or "biased", which is high even between random states if n ≪ d.
+        states_x: (Lx, n, dx); float32 products are summed in float64, RBF is computed in float64.
+        states_y: (Ly, n, dy) for the same distinct texts; by default `states_x`.
+        estimator: "debiased" (arXiv:2010.15327, eq. 3), or "biased" (high even between random states if n ≪ d).
         kernel: "linear", or "rbf" with σ = bandwidth × median distance of the layer.
         bandwidth: Unitless.
-        undefined: "nan" for layers with constant or equidistant states (RBF: if most texts share a state).
+        undefined: "raise", or return "nan", for constant or equidistant states (RBF: if most texts share a state).
 
     Returns:
         (Lx, Ly) float64; debiased values can be slightly below 0 or above 1.
 
     Raises:
         DataError: n < 4, or CKA is undefined at a layer.
-        UsageError: States do not fit together, or an argument is impossible.
+        UsageError: States do not match, or an argument is invalid.
         ModelError: States hold NaN or infinity.
     """
     models = _prepared(states_x, states_y, estimator, kernel)
@@ -91,11 +91,11 @@ def compare_layers(
     level: float = 0.95,
     seed: int = 0,
 ) -> tuple[Curve, tuple[Row, ...]]:
-    """Compare all layers of a model with a reference, or with itself; see `cka_matrix`.
+    """Compare all layers with those of a reference, or with each other; see `cka_matrix`.
 
     layers: reference layers of the curve, by default at the same relative depth. outliers: dimensions of largest
-    variance set to 0 per layer. blocks: groups of texts for jackknife intervals, 0 or at least 2. Returns the curve and
-    CKA of all pairs, (model, reference); undefined values are None.
+    variance to set to 0 per layer. blocks: groups of texts for jackknife intervals, 0 or at least 2. Returns the curve
+    and CKA of all layer pairs (model, reference); undefined values are None.
     """
     models = _prepared(states_x, states_y, estimator, kernel, outliers)
     depth, count, _ = models[0].shape
@@ -114,7 +114,7 @@ def compare_layers(
 def _prepared(
     states_x: Tensor, states_y: Tensor | None, estimator: str, kernel: str, outliers: int = 0
 ) -> list[Tensor]:
-    """Return the prepared states of one or two models in one type, float64 for RBF."""
+    """Return prepared states of one or two models in one dtype, float64 for RBF."""
     known_name("estimator", estimator, get_args(Estimator))
     known_name("kernel", kernel, get_args(Kernel))
     models = check_states(states_x, states_y)
@@ -156,7 +156,7 @@ def _features_cost_less(models: list[Tensor]) -> bool:
 
 
 def relative_layers(depth: int, reference_depth: int) -> tuple[int, ...]:
-    """Return the reference layer nearest in relative depth for each layer; of two the lower."""
+    """Return each layer's nearest reference layer in relative depth; ties go to the lower."""
     if depth == 0:
         return (0,)
     return tuple((2 * layer * reference_depth + depth - 1) // (2 * depth) for layer in range(depth + 1))
@@ -165,14 +165,14 @@ def relative_layers(depth: int, reference_depth: int) -> tuple[int, ...]:
 def jackknife_error(left_out: Tensor) -> Tensor:
     """Return the delete-a-block jackknife standard error (Efron and Stein 1981), √((G − 1)/G Σ (value − mean)²).
 
-    left_out: (G, *shape), values without each of G equal blocks of texts.
+    left_out: (G, *shape), one value per left-out block; G equal blocks of texts.
     """
     blocks = left_out.shape[0]
     return ((blocks - 1) / blocks * (left_out - left_out.mean(0)).square().sum(0)).sqrt()
 
 
 def curve_of(values: Tensor, layers: Sequence[int], error: Tensor | None, blocks: int, level: float) -> Curve:
-    """Return the curve with the interval values ± t · error, Student's t with blocks − 1 degrees of freedom."""
+    """Return the curve with intervals values ± t · error, Student's t with blocks − 1 degrees of freedom."""
     low = high = None
     if error is not None:
         reach = float(student_t.ppf((1 + level) / 2, blocks - 1)) * error
@@ -186,22 +186,22 @@ def without_nan(values: Tensor) -> Row:
 
 
 def require_finite(values: Tensor) -> None:
-    """Raise `ModelError` naming the layers (L,) with NaN or infinity."""
+    """Raise `ModelError` if any layer's value (L,) is NaN or infinite."""
     if not values.isfinite().all():
         raise not_finite((~values.isfinite()).nonzero().flatten().tolist())
 
 
 def _unit_scale(states: Tensor) -> Tensor:
-    """Return powers of two (L, 1, 1), which round nothing, that bring each layer of (L, n, d) near magnitude 1."""
+    """Return exact scales, powers of two (L, 1, 1), that bring each layer of (L, n, d) near magnitude 1."""
     largest = torch.maximum(states.amax((1, 2)), -states.amin((1, 2)))
     exponents = torch.frexp(largest).exponent.clamp(-126, 126).tolist()
     return states.new_tensor([2.0**-exponent for exponent in exponents])[:, None, None]
 
 
 def prepare(states: Tensor) -> Tensor:
-    """Centre states (L, n, d) and scale layers to mean squared length 1; constant ones become zeros.
+    """Centre states (L, n, d) and scale layers to mean squared length 1; constant layers become zeros.
 
-    CKA ignores both, float32 products do not. Raises `ModelError` on NaN or infinity.
+    This keeps float32 products precise and leaves CKA unchanged. Raises `ModelError` on NaN or infinity.
     """
     mean, scale = states.mean(1, keepdim=True), _unit_scale(states)
     centred, mean = (states - mean).mul_(scale), mean * scale
@@ -214,16 +214,16 @@ def prepare(states: Tensor) -> Tensor:
 
 
 def outlier_mask(states: Tensor, count: int) -> Tensor:
-    """Return (L, 1, d), 0 at the `count` dimensions of largest variance in each layer, 1 elsewhere.
+    """Return a mask (L, 1, d), 0 at each layer's `count` dimensions of largest variance, else 1.
 
-    The ranking is that in "All Bark and No Bite" (arXiv:2109.04404) for centred states.
+    Ranks centred states as in "All Bark and No Bite" (arXiv:2109.04404).
     """
     kept = states.new_ones(states.shape[0], 1, states.shape[2])
     return kept.scatter_(-1, states.var(1).topk(count, dim=-1).indices[:, None, :], 0.0)
 
 
 def _hsic_of_sums(product: Tensor, rows: Tensor, totals: Tensor, count: int, *, debiased: bool) -> Tensor:
-    """Return HSIC from Σ K∘L and products of row sums and of total sums of two kernels of n texts.
+    """Return HSIC from Σ K∘L, products of row sums, and products of totals of two kernels.
 
     Biased: tr(K H L H) / (n − 1)² (Gretton et al. 2005). Debiased: arXiv:2010.15327, eq. 3, sums without diagonals.
     """
@@ -234,15 +234,15 @@ def _hsic_of_sums(product: Tensor, rows: Tensor, totals: Tensor, count: int, *, 
 
 
 def _meaningful(own: Tensor, mean_squares: Tensor, precision: float) -> Tensor:
-    """Set own HSIC terms (L,) that are only rounding, of constant or equidistant states, to 0.
+    """Set own HSIC terms (L,) within rounding error to 0 (constant or equidistant states).
 
-    mean_squares: (L,), of centred states. precision: relative, of the products.
+    mean_squares: mean squared lengths (L,) of centred states. precision: relative error of products.
     """
     return torch.where(own <= precision * mean_squares.square(), 0.0, own)
 
 
 def _normalised(cross: Tensor, own_x: Tensor, own_y: Tensor, undefined: Undefined) -> Tensor:
-    """Return cross / √(own_x[:, None] · own_y), NaN unless both own terms are positive; or raise `DataError` then."""
+    """Return cross / √(own_x[:, None] · own_y); for own terms not positive, NaN, or raise `DataError`."""
     for own, side in ((own_x, "the model"), (own_y, "the reference")):
         if undefined == "raise" and (layers := (~(own > 0)).nonzero().flatten().tolist()):
             same = "the same for every text (for most texts, under the RBF kernel)"
@@ -252,7 +252,7 @@ def _normalised(cross: Tensor, own_x: Tensor, own_y: Tensor, undefined: Undefine
 
 
 def _cka_of(hsic: Tensor, layers_x: int, undefined: Undefined = "nan") -> Tensor:
-    """Compute CKA (Lx, Ly) from HSIC of all layers, the model's `layers_x` first; alone it is its own reference."""
+    """Compute CKA (Lx, Ly) from HSIC of all layers: `layers_x` of the model, then any of a reference."""
     own = torch.diagonal(hsic)
     others = slice(layers_x, None) if len(hsic) > layers_x else slice(None)
     return _normalised(hsic[:layers_x, others], own[:layers_x], own[others], undefined)
@@ -261,7 +261,7 @@ def _cka_of(hsic: Tensor, layers_x: int, undefined: Undefined = "nan") -> Tensor
 def gram_hsic(
     models: Sequence[Tensor], *, kernel: str = "linear", bandwidth: float = 1.0, groups: int = 1, debiased: bool
 ) -> list[Tensor]:
-    """Return HSIC of all layer pairs, (L, L) float64: of all texts, then without each of several groups of texts.
+    """Return HSIC of all layer pairs, (L, L) float64: on all texts, then without each group.
 
     models: prepared states (L_m, n, d_m) of one float type. RBF: exp(−|x − y|² / 2σ²), σ = bandwidth × median distance
     (Kornblith et al., arXiv:1905.00414).
@@ -290,11 +290,11 @@ def gram_hsic(
 def _gram_sums(
     models: Sequence[Tensor], bounds: Sequence[tuple[int, int]], bandwidth: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Sum the kernels of all layers by G groups of texts; RBF with a bandwidth.
+    """Sum the kernels of all layers by G groups of texts; RBF if bandwidth is given.
 
     Returns:
-        (G, G, L, L), Σ K∘L over pairs i ≠ j, i in one group and j in the other; (L, n, G), Σ K_ij over j ≠ i in each
-        group; and (L, n), K_ii.
+        Σ K∘L over i ≠ j by the groups of i and j (G, G, L, L), Σ K_ij over j ≠ i in each group (L, n, G), and K_ii
+        (L, n).
     """
     count, groups = models[0].shape[1], len(bounds)
     norms = torch.cat([model.square().sum(-1) for model in models])
@@ -410,11 +410,11 @@ class StreamedCKA:
         self._pairs = None if pairs is None else list(pairs)
         self.count = self._waiting = 0
         self._models: list[_Layers] = []
-        # By model and layer of both sides: Σ z wᵀ, Σ |z|² |w|², Σ |z|² w, Σ |w|² z.
+        # By (model, layer, model, layer): Σ z wᵀ, Σ |z|² |w|², Σ |z|² w, Σ |w|² z.
         self._sums: dict[tuple[int, int, int, int], list[Tensor]] = {}
 
     def update(self, batch_x: Tensor, batch_y: Tensor | None = None) -> None:
-        """Add a batch of texts: (Lx, b, dx) and, of a second model, (Ly, b, dy)."""
+        """Add a batch of texts: states (Lx, b, dx) and, for a second model, (Ly, b, dy)."""
         batches = check_states(batch_x, batch_y)
         if not self._models:
             self._start(batches)
@@ -430,7 +430,7 @@ class StreamedCKA:
                 self._flush()
 
     def result(self, *, undefined: Undefined = "raise") -> Tensor:
-        """Return CKA of all pairs (Lx, Ly), or of the named ones (P,), in float64; batches may follow.
+        """Return float64 CKA of all pairs (Lx, Ly), or of given pairs (P,); more batches may follow.
 
         Raises `ModelError`, and `DataError` for too few texts or undefined CKA unless undefined="nan".
         """
@@ -439,7 +439,7 @@ class StreamedCKA:
         self._flush()
         own = []
         for place, model in enumerate(self._models):
-            values = torch.full_like(model.squares, torch.inf)  # of layers in no pair
+            values = torch.full_like(model.squares, torch.inf)  # default for unpaired layers
             for layer in range(len(values)):
                 if (place, layer, place, layer) in self._sums:
                     values[layer] = self._hsic(place, layer, place, layer)
@@ -456,7 +456,7 @@ class StreamedCKA:
     def _start(self, batches: Sequence[Tensor]) -> None:
         self._models = [_Layers(batch) for batch in batches]
         y, pairs = len(batches) - 1, self._pairs
-        if pairs is None:  # symmetric with itself
+        if pairs is None:  # one model: CKA is symmetric
             pairs = [(i, j) for i in range(len(batches[0])) for j in range(0 if y else i, len(batches[y]))]
         for i, j in pairs:
             for model, layer in ((0, i), (y, j)):
@@ -492,6 +492,6 @@ class StreamedCKA:
         mm, pp, a, b = m @ m, p @ p, self._models[x].squares[i], self._models[y].squares[j]
         mixed = 2 * (p @ right + m @ left) - 4 * m @ cross @ p
         diagonals = lengths - mixed + pp * a + mm * b - 3 * count * mm * pp
-        # Row sums of the centred Gram matrix without its diagonal are minus that diagonal.
+        # Without its diagonal, a centred Gram matrix has row sums equal to minus the diagonal.
         traces = (a - count * mm) * (b - count * pp)
         return _hsic_of_sums(product - diagonals, diagonals, traces, count, debiased=True)

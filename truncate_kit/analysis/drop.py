@@ -1,16 +1,16 @@
 """Predict from untrained states whether sentence scores drop at the end of a model.
 
-1. *CKA* drops if the last layer lies `CKA_DROP` below a level: with a reference, the median over the lower half of the
-   blocks; else, of CKA to the own middle layer, the median over the middle half of the layers. The bundled BERT and
-   generator have a drop without it (benchmarks/drop/foresight.csv).
-2. A drop of the untrained Spearman, or else a collapse of the effective rank, has to *corroborate* it. With a reference
-   and neither, step 1 decides alone.
-3. *Confidence* is 0.5 to a ceiling, by how far the near end of CKA's interval is past `CKA_DROP`, and by the share of
-   other signs that agree. It is not calibrated: the constants come from a few small models. On later models a
-   prediction of no drop carried no information (benchmarks/drop/foresight-brier.csv).
+1. *CKA* drops if the last layer lies more than `CKA_DROP` below a level. With a reference, the level is the median over
+   the lower half of the blocks. Without one, CKA is to the own middle layer and the level is the median over the middle
+   half. The bundled BERT and generator drop without a CKA drop (benchmarks/drop/foresight.csv).
+2. A drop of untrained Spearman, else a collapse of effective rank, must *corroborate* step 1. With a reference and
+   neither curve, step 1 decides alone.
+3. *Confidence* grows from 0.5 to a ceiling with the distance of CKA's interval from `CKA_DROP` and the share of
+   agreeing signs. It is not calibrated: the constants come from a few small models. On later models, predicting no drop
+   carried no information (benchmarks/drop/foresight-brier.csv).
 
-*Probability* of a drop of two points: a logistic regression (`LOG_ODDS`) on untrained Spearman and effective rank,
-fitted on sweeps of four small models, scored on each without its own (same table).
+*Probability* of a two-point drop: a logistic regression (`LOG_ODDS`) on untrained Spearman and effective rank, fitted
+on sweeps of four small models, scored by leaving one model out (same table).
 """
 
 from collections.abc import Sequence
@@ -21,26 +21,26 @@ from statistics import median
 from truncate_kit.core.errors import UsageError, undefined_cka
 from truncate_kit.core.results import Result
 
-# Above the interval of CKA on some hundred texts, below half of the drops seen (0.25 to 0.7).
+# Wider than CKA's interval on some hundred texts, narrower than observed drops (0.25 to 0.7).
 CKA_DROP = 0.15
-# Last layer against the middle: 0.26 with a drop, 0.7 to 1.4 in other models.
+# Last layer / middle: 0.26 with a drop, 0.7 to 1.4 in other models.
 RANK_COLLAPSE = 0.5
 SPEARMAN_DROP = 2.0  # points
 CROWDED = 0.9  # mean cosine between unrelated texts
-# Block Influence of the last block, in medians of the others.
+# Block Influence: last block / median of the others.
 BUSY = 2.0
 CEILING_DROPS = 0.8  # with a reference; CKA also drops in models with steady scores
-# CKA also drops in sentence encoders that get better at their end.
+# CKA also drops in sentence encoders whose last layers improve.
 CEILING_UNCORROBORATED = 0.65
 CEILING_STAYS = 0.9  # with a reference
 CEILING_ALONE = 0.65  # without a reference
 CEILING_CONTRADICTED = 0.6  # CKA and the corroborating sign disagree
-# A constant, per point lost by the untrained Spearman, per halving of the rank.
+# Constant, per point of untrained Spearman lost, per halving of the rank.
 LOG_ODDS = (-0.033, 0.175, 0.404)  # by `benchmarks.drop.foresight`, on 54 sweeps
-LEAST_RANK = 1e-3  # equal states have no rank
+LEAST_RANK = 1e-3  # for equal states
 CKA_LOST = "CKA lost at the end"
 OWN_MIDDLE = "the model's own middle layer"
-# No alarm on paraphrases came true (benchmarks/drop/foresight.csv).
+# All drops predicted on paraphrases were false (benchmarks/drop/foresight.csv).
 NOT_PREDICTED = "Whether the last layers are worse is not known before training on classes or labels."
 
 
@@ -56,7 +56,7 @@ class DropPrediction(Result):
 
     @property
     def sureness(self) -> str:
-        """Return probability or confidence in words."""
+        """Format the probability, else the confidence."""
         if self.probability is None:
             return f"confidence {self.confidence:.2f}"
         return f"probability {self.probability:.2f}"
@@ -83,10 +83,10 @@ def predict_drop(
     block_influence: Sequence[float] | None = None,
     untrained_spearman: Sequence[float] | None = None,
 ) -> DropPrediction:
-    """Predict from curves over layers 0 … depth (block_influence: 0 … depth − 1); undefined CKA is None.
+    """Predict a drop from curves over layers 0 … depth (block_influence: 0 … depth − 1); undefined CKA is None.
 
-    CKA is to the reference at the same relative depth, else to layer depth // 2; low and high bound it. Spearman is in
-    points (× 100).
+    CKA is to the reference at the same relative depth, else to layer depth // 2; low and high are its interval.
+    Spearman is × 100.
 
     Raises:
         UsageError: Fewer than two blocks, or, without a reference, neither effective_rank nor untrained_spearman.
@@ -101,7 +101,7 @@ def predict_drop(
             "Without a reference the drop cannot be predicted from CKA alone.",
             hint="Give the effective rank of the layers, scores of the untrained states, or a reference model.",
         )
-    # The embeddings are no block's work.
+    # Without the embeddings.
     level, last = _level(cka) if reference is None else _median(cka, range(1, depth // 2 + 1)), cka[-1]
     if last is None:
         raise undefined_cka([depth], "the model", "the last layer has no value to compare")
@@ -122,7 +122,7 @@ def predict_drop(
     from_layer, probability = None, None
     if untrained_spearman is not None and effective_rank is not None:
         likely = drop_probability(untrained_spearman, effective_rank)
-        probability = round(min(0.99, max(0.01, likely)), 2)  # it rests on four models
+        probability = round(min(0.99, max(0.01, likely)), 2)  # fitted on four models only
         said += f"; by sweeps of four small models the probability of a drop of two points is {probability:.2f}"
     elif drops:
         said += f"; confidence {confidence:.2f}, not calibrated"
@@ -147,7 +147,7 @@ def _signs(
     block_influence: Sequence[float] | None,
     untrained_spearman: Sequence[float] | None,
 ) -> dict[str, tuple[float, bool]]:
-    """Return each sign but CKA and whether it shows a drop; the corroborating one first."""
+    """Return the signs except CKA and whether each shows a drop; the corroborating sign first."""
     signs: dict[str, tuple[float, bool]] = {}
     if untrained_spearman is not None:
         change = untrained_spearman[-1] - _level(untrained_spearman)
@@ -166,7 +166,7 @@ def _signs(
 
 
 def drop_probability(untrained_spearman: Sequence[float], effective_rank: Sequence[float]) -> float:
-    """Compute 1 / (1 + exp(−log odds)) by `LOG_ODDS`, last layer against middle half; Spearman in points."""
+    """Compute the drop probability by `LOG_ODDS` from last layer and middle half; Spearman × 100."""
     constant, by_spearman, by_rank = LOG_ODDS
     lost = _level(untrained_spearman) - untrained_spearman[-1]
     halved = -log2(max(effective_rank[-1] / _level(effective_rank), LEAST_RANK))

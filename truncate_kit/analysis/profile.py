@@ -35,11 +35,11 @@ from truncate_kit.models.store import encoder_digest, sha256_of
 from truncate_kit.models.truncation import StateBatch, iter_states, keep, layer_states, parameters_kept
 
 ANALYSED_TEXTS = 2000  # enough for intervals of a few hundredths
-SAMPLE_TEXTS = 4_096  # for the matrix of all layer pairs, beside a stream
-IN_MEMORY_BYTES = 512 << 20  # states of both models; comparing takes about four times that
-IN_MEMORY_TEXTS = 10_000  # beyond, comparing in memory is slower than a second pass: it is quadratic
+SAMPLE_TEXTS = 4_096  # for the matrix of all layer pairs when streaming
+IN_MEMORY_BYTES = 512 << 20  # for states of both models; comparing takes about four times more
+IN_MEMORY_TEXTS = 10_000  # beyond, in-memory comparison, being quadratic, is slower than a second pass
 PAIRS_AT_A_TIME = 4_096  # 330 MB for 13 layers of width 768
-# Equal float32 states have cosines within 1e-13. Wider than `tied`, which compares single pairs.
+# Equal float32 states have cosines within 1e-13. Wider than in `tied`, which compares single pairs.
 CONSTANT_COSINES = 1e-9
 
 
@@ -53,21 +53,21 @@ def profile(
     settings: AnalysisSettings | None = None,
     progress: ProgressOption = False,
 ) -> LayerProfile:
-    """Measure every layer of `encoder`; predict whether scores drop at its end, unless the pairs have only labels.
+    """Measure every layer of `encoder` and, unless all pair scores are 0 or 1, predict a drop.
 
     Args:
         encoder: Model to measure.
-        texts: By default those of the pairs, else of `retrieval`; repeats, which break CKA's debiasing, are left out.
-        reference: A model without such a drop, best a masked language model of the same depth; by default the own
-            middle layer, which is less sure.
-        pairs: Graded pairs, for untrained Spearman; scores of only 0 and 1 predict no drop.
-        retrieval: Queries and documents to search with untrained states; its metric chooses the best layer.
+        texts: By default the texts of `pairs`, else of `retrieval`; duplicates, which bias CKA, are removed.
+        reference: A model without a drop, ideally a masked language model of the same depth; by default the encoder's
+            middle layer (less reliable).
+        pairs: Graded pairs, for untrained Spearman.
+        retrieval: Queries and documents to search with untrained states; the set's metric chooses the best layer.
         settings: Settings of the analysis.
         progress: True for bars and logs, or a callable.
 
     Raises:
-        UsageError: There are no texts, or a setting is impossible.
-        ModelError: States are not finite, or the model has no such blocks.
+        UsageError: There are no texts, or a setting is invalid.
+        ModelError: States are not finite, or a block does not exist.
         DataError: There are too few texts, scores are not finite, or a correlation is undefined.
     """
     settings = settings or AnalysisSettings()
@@ -97,7 +97,7 @@ def profile(
         hint = "Use 0 for none, or 1 to 5."
         raise UsageError(f"Cannot leave out {settings.outliers} of {narrowest} dimensions.", hint=hint)
     streamed = _is_streamed(settings, models, len(drawn))
-    blocks = settings.intervals  # two or more, each of at least four texts, or without one of which four are left
+    blocks = settings.intervals  # at least 2; four texts in each (streamed), or without any one
     blocks = blocks if blocks > 1 and len(drawn) >= max(8, (4 if streamed else 2) * blocks) else 0
     watch, measure = reporter(progress), _streamed if streamed else _in_memory
     measured, (states, *_) = measure(models, drawn, settings, blocks, watch)
@@ -140,29 +140,29 @@ def profile(
 def predicted_drop(
     encoder: Encoder, texts: Sequence[str], *, pairs: Sequence[TextPair] | None = None, max_length: int | None = None
 ) -> DropPrediction | None:
-    """Return the prediction of `profile` with the usual reference of the named model.
+    """Return the prediction of `profile` with the default reference of this model.
 
-    Reads `ANALYSED_TEXTS` of the texts, or of graded pairs with their untrained scores. Models of one layer and scores
-    of only 0 and 1 have no prediction.
+    Reads up to `ANALYSED_TEXTS` texts, or graded pairs with that many. Returns None for models of one block and scores
+    of only 0 and 1.
     """
     usual = default_reference(encoder.name)
     reference = load_encoder(usual, max_length=max_length) if usual else None
     settings = AnalysisSettings(max_texts=ANALYSED_TEXTS)
     if pairs:
-        with suppress(DataError):  # equal scores; profiling the texts raises all other errors
+        with suppress(DataError):  # equal scores; profiling the texts raises other errors
             return profile(encoder, pairs=pairs, reference=reference, settings=settings).drop
     return profile(encoder, texts, reference=reference, settings=settings).drop
 
 
 class LabelFreeScores:
-    """Accumulates scores of layers over distinct texts: of pooled states, and of the change of tokens by each block."""
+    """Label-free scores of layers, accumulated over distinct texts, from pooled states and token states."""
 
     def __init__(self) -> None:
         self.texts = self.tokens = 0
         self._moment = self._direction = self._squares = self._influence = self._angle = torch.empty(0)
 
     def update(self, states: Tensor, hidden_states: Sequence[Tensor], attention_mask: Tensor) -> None:
-        """Add states (L, b, d), L tensors (b, t, d), and a mask (b, t), nonzero for real tokens."""
+        """Add pooled states (L, b, d), L token states (b, t, d), and a mask (b, t), nonzero for real tokens."""
         states = states.double()
         if self.texts == 0:
             layers, _, width = states.shape
@@ -185,10 +185,10 @@ class LabelFreeScores:
     def result(self) -> dict[str, tuple[float, ...]]:
         """Return all scores. Raises `ModelError` on NaN.
 
-        Effective rank of each layer is RankMe (arXiv:2210.02885), exp of the entropy of the singular values, 1 to the
-        width; anisotropy is the mean cosine of two different texts. From layer l to l + 1, Block Influence is 1 − mean
-        cosine of a token before and after (ShortGPT, arXiv:2403.03853), angular distance the mean arccos / π (PruneMe,
-        arXiv:2403.17887; over all tokens, not the last).
+        Effective rank is RankMe (arXiv:2210.02885), exp of the entropy of a layer's singular values, 1 to the width.
+        Anisotropy is the mean cosine of two different texts. From layer l to l + 1, Block Influence is 1 − the mean
+        cosine of a token before and after (ShortGPT, arXiv:2403.03853); angular distance is the mean arccos / π (as in
+        PruneMe, arXiv:2403.17887, but over all tokens).
         """
         require_finite(self._moment.sum((1, 2)))
         require_finite(self._influence)
@@ -207,7 +207,7 @@ class LabelFreeScores:
 
 
 Measured = tuple[dict[str, Any], list[Tensor]]
-"""Fields of `LayerProfile`, and held states (L', n, d) of each model."""
+"""Fields of `LayerProfile`, and states (L, n, d) of each model."""
 
 
 def _reading(settings: AnalysisSettings) -> dict[str, Any]:
@@ -215,7 +215,7 @@ def _reading(settings: AnalysisSettings) -> dict[str, Any]:
 
 
 def _compared_layers(models: Sequence[Encoder]) -> tuple[int, ...]:
-    """Return the layer to compare each layer with."""
+    """Return the reference layer for each layer."""
     depth = models[0].depth
     return relative_layers(depth, models[1].depth) if len(models) > 1 else (depth // 2,) * (depth + 1)
 
@@ -223,7 +223,7 @@ def _compared_layers(models: Sequence[Encoder]) -> tuple[int, ...]:
 def _in_memory(
     models: Sequence[Encoder], texts: Sequence[str], settings: AnalysisSettings, blocks: int, progress: Progress
 ) -> Measured:
-    """Hold the states of all texts; blocks: of texts, for the intervals."""
+    """Measure with all states in memory; blocks: groups of texts for intervals."""
     states = [torch.empty(model.depth + 1, len(texts), model.width, dtype=torch.float32) for model in models]
     scores, layers, without = LabelFreeScores(), _compared_layers(models), None
     for batches in iter_states(models, texts, progress=progress, **_reading(settings)):
@@ -240,8 +240,8 @@ def _in_memory(
 def _streamed(
     models: Sequence[Encoder], texts: Sequence[str], settings: AnalysisSettings, blocks: int, progress: Progress
 ) -> Measured:
-    """Hold only the states of a sample: memory does not grow with the texts."""
-    texts = [texts[place] for place in _order(len(texts), settings.seed)]  # files are ordered by source
+    """Measure in constant memory, holding only a sample's states."""
+    texts = [texts[place] for place in _order(len(texts), settings.seed)]  # files are often ordered by source
     measured, sample = _in_memory(models, texts[:SAMPLE_TEXTS], settings, 0, progress)
     scores, layers, total = LabelFreeScores(), _compared_layers(models), len(texts)
     masks = [outlier_mask(states, settings.outliers) for states in sample] if settings.outliers else []
@@ -273,14 +273,14 @@ def _streamed(
 @torch.inference_mode()
 def _score(scores: LabelFreeScores, encoder: Encoder, batch: StateBatch, *, raw: bool) -> None:
     _, pooled, hidden, mask = batch
-    # The last layer always has the final norm; compared with raw ones, every token would seem to change.
+    # Only the last layer has the final norm; without it on the others, every token would seem to change.
     if raw and encoder.final_norm is not None:
         hidden = (*map(encoder.final_norm, hidden[:-1]), hidden[-1])
     scores.update(pooled, hidden, mask)
 
 
 def _parameters(encoder: Encoder) -> tuple[int | None, ...]:
-    """Count the model cut at each layer; only the whole one has heads and poolers over layers."""
+    """Count parameters after a cut at each layer; only the full model has heads and layer poolers."""
     others = sum(parameter.numel() for parameter in encoder.tail.parameters())
     cut = parameters_kept(encoder.backbone.config)[:-1]
     return (*(None if count is None else count + others for count in cut), encoder.num_parameters)
@@ -299,7 +299,7 @@ def _is_streamed(settings: AnalysisSettings, models: Sequence[Encoder], count: i
 
 
 def _drawn_pairs(pairs: list[TextPair], settings: AnalysisSettings) -> list[TextPair]:
-    """Draw pairs, in order, until their texts are `max_texts`."""
+    """Draw random pairs of at most `max_texts` texts; keep their order."""
     if settings.max_texts is None:
         return pairs
     seen, kept = set[str](), list[int]()
@@ -319,7 +319,7 @@ def _order(count: int, seed: int) -> list[int]:
 def _spearman(
     read: Callable[..., Tensor], pairs: Sequence[TextPair], held: Mapping[str, int], states: Tensor
 ) -> tuple[float | None, ...]:
-    """Return Spearman × 100 of each layer, None if its cosines are equal; reuse held states.
+    """Return Spearman × 100 of each layer, None for equal cosines; reuse held states.
 
     Raises `DataError` for fewer than three pairs or equal scores.
     """
@@ -340,7 +340,7 @@ def _spearman(
 def _search(
     encoder: Encoder, read: Callable[..., Tensor], data: RetrievalSet, held: Mapping[str, int], states: Tensor
 ) -> dict[SearchMetric, tuple[float, ...]]:
-    """Score each layer by metric, the set's own first; reuse held states without a prompt."""
+    """Score each layer by all metrics, the set's metric first; reuse held states if there is no prompt."""
 
     def reader(names: Sequence[str]) -> Reader:
         prompt = side_prompt(encoder, names)
@@ -358,7 +358,7 @@ def _search(
 
 
 def _prediction(models: Sequence[Encoder], measured: dict[str, Any], num_pairs: int) -> DropPrediction | None:
-    """Predict the drop, without scores of few pairs: the sweeps behind a probability had hundreds."""
+    """Predict the drop; ignore scores of few pairs, as the probability was fitted on hundreds."""
     if models[0].depth < 2:
         return None
     spearman = measured["spearman"] if num_pairs >= FEWEST_COMPARED else None

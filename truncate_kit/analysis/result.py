@@ -23,12 +23,12 @@ _TEXTS = Bounds(FEWEST_TEXTS, 10**12)
 class AnalysisSettings:
     """Settings of `profile`; see also `cka_matrix` and `Encoder.hidden_states`.
 
-    `outliers` dimensions of largest variance are left out of a second curve. Intervals are from this many blocks of
-    texts; 0, or blocks of one text, give none. `blocks` are kept as by `keep`, by default all; `pooling` is by default
-    each model's own. `max_texts` None draws all. States are streamed (not with RBF) by size unless set.
+    A second curve excludes the `outliers` dimensions of largest variance. `intervals` is the number of text groups for
+    confidence intervals; 0, or too few texts, give none. `blocks` are as in `keep`, by default all; `pooling` is by
+    default each model's own. `max_texts=None` uses all. `streamed` is by default chosen by size (never for RBF).
 
     Raises:
-        UsageError: A value is out of bounds, or there is no such pooling.
+        UsageError: A value is out of bounds, or the pooling is unknown.
     """
 
     estimator: Estimator = setting(
@@ -72,18 +72,18 @@ class LayerProfile(Result):
     """Measures of layers 0 (embeddings) … depth of one model."""
 
     model: str
-    reference: str | None  # else the own middle layer
+    reference: str | None  # None: the own middle layer
     depth: int
     reference_depth: int | None
     width: int
     pooling: str
     raw: bool
-    parameters: tuple[int | None, ...]  # after a cut there, pooler excluded; None if a model cannot end there
-    # To the reference at the same relative depth, or to the own middle layer.
+    parameters: tuple[int | None, ...]  # after a cut at each layer, pooler excluded; None if uncuttable there
+    # With the reference at the same relative depth, or the own middle layer.
     cka: Curve
     cka_without_outliers: Curve | None  # without dimensions of largest variance
     outliers: int  # number of these dimensions
-    cka_matrix: tuple[Row, ...]  # (model, reference), else (model, model)
+    cka_matrix: tuple[Row, ...]  # (model, reference or model)
     estimator: str
     kernel: str
     level: float
@@ -96,11 +96,11 @@ class LayerProfile(Result):
     num_pairs: int
     num_texts: int  # distinct
     num_repeats: int  # left out
-    num_not_drawn: int  # beyond the limit
+    num_not_drawn: int  # beyond `max_texts`
     streamed: bool
-    matrix_texts: int  # texts behind the matrix
-    drop: DropPrediction | None  # None for models of one block and for labels
-    # Means over queries in points, by metric; the first chooses.
+    matrix_texts: int  # texts used for the matrix
+    drop: DropPrediction | None  # None for models of one block and if `labels`
+    # Means over queries, × 100, by metric; the first chooses.
     searched: dict[SearchMetric, tuple[float, ...]] = field(default_factory=dict)
     num_queries: int = 0
     kept_blocks: tuple[int, ...] | None = None  # of the named model, if not all
@@ -111,16 +111,16 @@ class LayerProfile(Result):
 
     @property
     def last_blocks(self) -> tuple[int, ...]:
-        """Return the block that each layer ends in, 0 for the embeddings."""
+        """Return each layer's last block, 0 for the embeddings."""
         return (0, *(range(1, self.depth + 1) if self.kept_blocks is None else self.kept_blocks))
 
     def covers(self, other: Self) -> bool:
-        """Also cover profiles of other models or texts."""
+        """Return whether the other profile has no more data on the same model and texts."""
         of = [(one.encoder_digest, one.kept_blocks, one.texts_digest) for one in (self, other)]
         amounts = [(one.num_texts, one.num_pairs, one.num_queries) for one in (self, other)]
         return of[0] != of[1] or all(mine >= theirs for mine, theirs in zip(*amounts, strict=True))
 
 
 def called(name: str) -> str:
-    """Return the last part of a local path, otherwise the name."""
+    """Return the last part of a local folder, otherwise the name."""
     return Path(name).name if Path(name).is_dir() else name

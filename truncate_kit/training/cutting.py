@@ -15,33 +15,33 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VocabularyCut(Result):
-    """A vocabulary cut to some texts."""
+    """A vocabulary cut to the word pieces of texts."""
 
-    texts: int  # they decide
+    texts: int  # number
     pieces: int  # kept
     full_pieces: int
     model_bytes: int  # all weights in float32
     full_model_bytes: int  # with the whole vocabulary
     held_out: int  # every tenth, to measure coverage
     covered_pieces: float | None  # share of the pieces in held-out texts
-    covered_texts: float | None  # share of fully covered ones
+    covered_texts: float | None  # share of fully covered texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutResult(Result):
-    """A cut."""
+    """Result of a cut."""
 
     model: str
     layer: int  # number of kept blocks
     depth: int  # number of blocks before
     parameters: int  # kept, pooler excluded
     full_parameters: int  # before, pooler excluded
-    vocabulary: VocabularyCut | None = None  # if cut as well
+    vocabulary: VocabularyCut | None = None  # if cut too
     blocks: tuple[int, ...] | None = None  # if chosen, else the first ones
 
 
 def cut_vocabulary(encoder: "Encoder", texts: Sequence[str]) -> tuple["Encoder", VocabularyCut]:
-    """Keep the word pieces of these distinct texts in a copy of `encoder`, and measure coverage.
+    """Cut a copy's vocabulary to the word pieces of distinct texts, and measure coverage.
 
     Raises `ModelError` if the vocabulary cannot be cut.
     """
@@ -73,8 +73,8 @@ def cut(
     Args:
         encoder: The full model.
         kept: The last layer, or blocks as in `keep`; by default all.
-        out: Gets `lean/`.
-        texts: Keep only the word pieces of these.
+        out: Output folder.
+        texts: If given, keep only their word pieces.
 
     Raises:
         LayerOutOfRangeError: A layer does not exist.

@@ -39,15 +39,15 @@ PairLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 Sides = tuple[dict[str, Ids], dict[str, Ids]]
 Scores = tuple[float, float | None]  # main score and Pearson, × 100
 TEMPERATURE = 0.05
-# A random batch of 64 is two thirds padding, which doubles a step on the CPU (benchmarks/training).
+# Random batches of 64 are two thirds padding, which doubles a step on the CPU (benchmarks/training).
 ALIKE = 32
 
 
 class Examples:
-    """Rows of texts as token ids, by column, in batches."""
+    """Training examples: columns of texts as token ids."""
 
-    head: nn.Module | None = None  # trained beside the encoder
-    separable = False  # the loss is a mean over examples, computable in parts
+    head: nn.Module | None = None  # trained with the encoder
+    separable = False  # True if the loss is a mean over examples
     _columns: tuple[list[Ids], ...] = ()
 
     def __init__(self, *columns: list[Ids]) -> None:
@@ -57,15 +57,15 @@ class Examples:
         return len(self._columns[0])
 
     def lengths(self) -> list[int]:
-        """Return the tokens of each example's longest text."""
+        """Return the token count of each example's longest text."""
         return [max(map(len, row)) for row in zip(*self._columns, strict=True)]
 
     def texts(self) -> Sequence[Ids]:
-        """Return all token ids, by column; empty to keep the whole vocabulary."""
+        """Return the token ids of all texts, by column; empty to keep the whole vocabulary."""
         return [ids for column in self._columns for ids in column]
 
     def ids(self, batch: Sequence[int]) -> list[Ids]:
-        """Return the texts of these rows, by column."""
+        """Return the token ids of these rows, by column."""
         return [column[place] for column in self._columns for place in batch]
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
@@ -74,12 +74,12 @@ class Examples:
 
 
 def encoded(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
-    """Return vectors (n, d) in float32, with gradients even for no rows."""
+    """Return float32 vectors (n, d) with gradients, even for empty input."""
     if not ids:
         return torch.zeros((0, encoder.vector_width), device=encoder.device, requires_grad=True)
     if encoder.device.type == "cuda" or len(ids) <= ALIKE:
         return encoder(**encoder.pad(ids)).float()  # type: ignore[no-any-return]  # torch's __call__
-    # Texts of like length go through the model together.
+    # Batch texts of similar length.
     batches = length_batches([len(row) for row in ids], ALIKE)
     vectors = torch.cat([encoder(**encoder.pad([ids[place] for place in batch])) for batch in batches])
     return vectors.float()[original_order(batches)]
@@ -92,9 +92,9 @@ class Pairs(Examples):
         first: Token ids.
         second: Token ids.
         targets: One per pair.
-        loss: From vectors (b, d), (b, d) and targets (b,), 0-d.
-        head: Trained beside the encoder.
-        separable: If not, texts of other lengths are encoded apart; else a batch in one forward pass.
+        loss: Maps vectors (b, d), (b, d) and targets (b,) to 0-d.
+        head: Trained with the encoder.
+        separable: Encode a batch in one forward pass, else (on the CPU) texts of similar length together.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Pairs(Examples):
         self._taught: tuple[Tensor, float] | None = None
 
     def learn_vectors(self, vectors: Tensor, weight: float) -> None:
-        """Add `weight` × the mean 1 − cosine to a teacher's vectors (2n, d) of `texts`."""
+        """Distil: add `weight` × the mean 1 − cosine to the teacher's vectors (2n, d) of `texts`."""
         self._taught = vectors, weight
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
@@ -122,7 +122,7 @@ class Pairs(Examples):
         return self.loss_of(encoder(**encoder.pad(ids)) if self.separable else encoded(encoder, ids), batch)
 
     def loss_of(self, vectors: Tensor, batch: Sequence[int]) -> Tensor:
-        """Return the loss from vectors (2b, d) of the first texts, then the second ones."""
+        """Return the loss from vectors (2b, d): first texts, then second texts."""
         first, second = vectors.float().chunk(2)
         loss = self._loss(first, second, self._targets[list(batch)].to(first.device))
         if self._taught is not None:
@@ -133,7 +133,7 @@ class Pairs(Examples):
 
 
 def cosine_mse(first: Tensor, second: Tensor, target: Tensor) -> Tensor:
-    """Return the mean squared error of cos(u, v) and the target in [0, 1], (b,)."""
+    """Return the mean squared error between cos(u, v) and targets (b,) in [0, 1]."""
     return nn.functional.mse_loss(nn.functional.cosine_similarity(first, second), target)
 
 
@@ -160,7 +160,7 @@ labelled_pairs = partial(graded_pairs, loss=cosine_entropy)  # scores are 0 or 1
 
 
 def classified_pairs(encoder: Encoder, first: list[Ids], second: list[Ids], pairs: PairSet, seed: int) -> Pairs:
-    """Return pairs with classes and a seeded classifier."""
+    """Return pairs with classes and a classifier initialised from the seed."""
     torch.manual_seed(seed)
     classifier = nn.Linear(3 * encoder.vector_width, len(pairs.classes)).to(encoder.device)
 
@@ -175,7 +175,7 @@ def queries_with_documents(
 ) -> Pairs:
     """Return queries against the documents of a batch (equation 6), other answers excluded.
 
-    Compares as the model does; unbounded measures have no temperature.
+    Uses the model's similarity measure; temperature only for cosine.
     """
     answers, measure = {(pair.first, pair.second) for pair in pairs}, measure_of_lengths(encoder)
     temperature = TEMPERATURE if measure == "cosine" else 1.0
@@ -201,16 +201,16 @@ def contrastive_loss(
 ) -> Tensor:
     """Average over i −log(exp(cos(a_i, p_i)/τ) / Σ_j (exp(cos(a_i, p_j)/τ) + exp(cos(a_i, n_j)/τ + w·[i = j]))).
 
-    Without negatives this is equation 6 (7 if positives are the anchors under another dropout mask), with them 8.
+    Equation 8; without negatives, equation 6 (7 if positives are the anchors under another dropout mask).
 
     Args:
         anchors: a, (b, d).
         positives: p, (b, d).
         negatives: n, (b, d), optional.
         temperature: τ.
-        own_weight: w; 0 as printed, 1 in the authors' code.
-        others: (b, b), True if p_j is another positive of a_i, left out of the sum.
-        measure: Of `MEASURES`, replaces cos.
+        own_weight: w; 0 in the paper, 1 in the authors' code.
+        others: (b, b), True to exclude p_j, another positive of a_i, from the sum.
+        measure: Key of `MEASURES` to replace cos.
     """
     against = positives if negatives is None else torch.cat([positives, negatives])
     logits = MEASURES[measure](anchors, against) / temperature
@@ -226,7 +226,7 @@ class ContrastiveTexts(Examples):
     """Rows of texts for the contrastive objectives.
 
     Args:
-        columns: Anchors, positives, maybe negatives; equal ones differ by dropout.
+        columns: Anchors, positives, optional negatives; equal texts differ by dropout.
         temperature: Of `contrastive_loss`.
         own_weight: Of `contrastive_loss`.
         chunk: Texts encoded at a time, by default all.
@@ -272,12 +272,12 @@ class ContrastiveTexts(Examples):
 
 
 def builder(kind: str | Callable[..., Any]) -> Callable[..., Any]:
-    """Return an objective's builder: `kind` or its namesake here."""
+    """Return the builder `kind`, looked up here if a name."""
     return cast("Callable[..., Any]", globals()[kind] if isinstance(kind, str) else kind)
 
 
 class Evaluator:
-    """A held-out set, scored in points; higher is better. Most need only vectors of their texts."""
+    """Scorer on a held-out set, × 100; higher is better. Most need only vectors."""
 
     _ids: Sequence[Ids] = ()
 
@@ -298,12 +298,12 @@ class Evaluator:
         return None
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
-        """Return a fixed random sample, to score thousands of encoders.
+        """Return an evaluator on a fixed random sample, to score thousands of encoders.
 
         Args:
-            encoder: The full model: tokenizer and, without labels, reference.
-            number: Of texts, about.
-            tokens: Per text, at most.
+            encoder: The full model, for its tokenizer and, without labels, as reference.
+            number: About how many texts.
+            tokens: Maximum per text.
         """
         raise NotImplementedError
 
@@ -365,7 +365,7 @@ class PairEvaluator(Evaluator):
 
 
 class ParaphraseEvaluator(PairEvaluator):
-    """F1 (× 100) of paraphrases, at dev's threshold for each encoder, by default these pairs'."""
+    """F1 (× 100) of paraphrases at each encoder's best threshold on dev, by default on these pairs."""
 
     ranks = False
 
@@ -374,14 +374,14 @@ class ParaphraseEvaluator(PairEvaluator):
         self._dev = dev
 
     def score(self, encoder: Encoder) -> Scores:
-        """Return F1 × 100 at dev's threshold."""
+        """Return F1 × 100 at the best threshold on dev."""
         if self._dev is None:
             return super().score(encoder)
         cosines, on_dev = (held.cosines(encoder.encode_ids(held.texts())) for held in (self, self._dev))
         return _paraphrase_f1(cosines, self._targets, best_threshold(on_dev, self._dev._targets)), None
 
     def score_outcomes(self, outcomes: list[float], targets: list[float]) -> Scores:
-        """Return F1 × 100 at the threshold best for these pairs."""
+        """Return F1 × 100 at the best threshold on these pairs."""
         return _paraphrase_f1(outcomes, targets, best_threshold(outcomes, targets)), None
 
 
@@ -413,20 +413,20 @@ def _paraphrase_f1(cosines: list[float], targets: list[float], threshold: float)
 
 
 def f1(predicted: Sequence[float], true: Sequence[float], positive: float) -> float:
-    """Return 2 · hits / (predicted + true positives), 0 without either."""
+    """Return F1 = 2 · hits / (predicted + actual positives), 0 if both are 0."""
     hits = sum(one == other == positive for one, other in zip(predicted, true, strict=True))
     positives = sum(one == positive for one in predicted) + sum(one == positive for one in true)
     return 2 * hits / positives if positives else 0.0
 
 
 def best_threshold(scores: Sequence[float], targets: Sequence[float]) -> float:
-    """Find the threshold of highest F1 for target 1: midway between scores, highest of equals."""
+    """Find the threshold of highest F1 for target 1, midway between scores; ties: the highest."""
     value, order = torch.tensor(scores, dtype=torch.float64).sort(descending=True)
     hits = torch.tensor(targets, dtype=torch.float64)[order].cumsum(0)
     predicted = torch.arange(1, len(value) + 1, dtype=torch.float64)
     quality = 2 * hits / (predicted + hits[-1])
     below = torch.cat([value[1:], value[-1:] - 1.0])
-    quality[value == below] = -1.0  # equal scores stay together
+    quality[value == below] = -1.0  # no threshold between equal scores
     best = int(quality.argmax())
     return float((value[best] + below[best]) / 2)
 
@@ -435,16 +435,16 @@ class LabelledTask:
     """TMFT on labelled pairs.
 
     Args:
-        full: The full model, which gives the tokenizer.
-        data: With train, dev and test.
+        full: The full model, for its tokenizer.
+        data: Train, dev and test splits.
         objective: A row of `OBJECTIVES`.
-        teacher: Its vectors are learned beside the labels.
-        teacher_weight: Of the mean 1 − cosine to the teacher's vectors.
-        queries: Replace the dev and test pairs; see `halves`.
+        teacher: Distilled from, in addition to the labels.
+        teacher_weight: Weight of the mean 1 − cosine to the teacher's vectors.
+        queries: Evaluators to replace dev and test; see `halves`.
 
     Raises:
-        UsageError: There is no such objective, or the teacher has another width.
-        DataError: A split is missing or its targets do not suit.
+        UsageError: The objective is unknown, or the teacher has another width.
+        DataError: A split is missing or has unsuitable targets.
     """
 
     def __init__(
@@ -480,7 +480,7 @@ class LabelledTask:
             ]
 
     def trial(self, encoder: Encoder, seed: int) -> tuple[Pairs, Evaluator, Evaluator]:
-        """Return examples of train, and evaluators on dev and test that share their classifier."""
+        """Return training examples, and dev and test evaluators with the same classifier."""
         train, dev, test = self._splits(seed)
         first, second = [self._first[pair.first] for pair in train], [self._second[pair.second] for pair in train]
         examples: Pairs = builder(self._row.examples)(encoder, first, second, train, seed)
@@ -515,5 +515,5 @@ def _sides(data: PairSplits, encoder: Encoder, *, judged: bool) -> Sides:
 
 
 def scored_as(data: object, encoder: Encoder) -> str:
-    """Return how query vectors are compared: no encoder digest has it."""
+    """Return the similarity measure for queries, which encoder digests omit."""
     return "" if data is None or isinstance(data, PairSplits) else f" by {measure_of(encoder)}"

@@ -1,7 +1,7 @@
 """Speed up linear layers, dropout and attention on the CPU.
 
-torch's MKL uses only 256-bit instructions on other makers' processors; oneDNN is twice as fast on an AMD EPYC. Sixteen
-random bits suffice for dropout. In bfloat16 fused attention's backward pass loses more than products gain
+On processors not made by Intel, torch's MKL uses only 256-bit instructions; oneDNN is twice as fast on an AMD EPYC.
+Sixteen random bits suffice for dropout. Fused attention runs in float32: its bfloat16 backward pass is slow
 (benchmarks/training).
 """
 
@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from truncate_kit.core.hardware import has_avx512, processor_maker
 
-LEAST_PRODUCTS = 2**20  # fewer multiplications do not repay oneDNN's start
+LEAST_PRODUCTS = 2**20  # below, oneDNN's overhead outweighs its gain
 
 
 class FasterOnCPU(TorchFunctionMode):
@@ -40,13 +40,13 @@ def faster_on_cpu() -> bool:
 
 
 def onednn_pays() -> bool:
-    """Return whether oneDNN is faster, by processor only, so that every run decides alike."""
+    """Return whether oneDNN is faster, by processor only, for reproducible runs."""
     return has_avx512() and _beats_mkl()
 
 
 @cache
 def _beats_mkl() -> bool:
-    """Return whether MKL uses narrow instructions and oneDNN can be reached."""
+    """Return whether MKL uses narrow instructions and oneDNN works."""
     intel = processor_maker() in (None, "GenuineIntel")
     if intel or not torch.backends.mkl.is_available():
         return False
@@ -82,7 +82,7 @@ def _product(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class _Linear(torch.autograd.Function):
-    """Gradients from g: states g · weight, weight gᵀ · states, bias Σ g."""
+    """Linear layer by oneDNN; gradients from g: g · weight (states), gᵀ · states (weight), Σ g (bias)."""
 
     @staticmethod
     def forward(context: Any, states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -127,7 +127,7 @@ def _attention(
     scale: float | None = None,
     **others: Any,
 ) -> Tensor:
-    """Use torch's fused attention in float32; dropout, without a kernel, by formula."""
+    """Use torch's fused attention, in float32 for bfloat16; compute attention with dropout by formula."""
     kind = query.dtype
     if dropout_p == 0 and kind == torch.bfloat16:
         with torch.autocast("cpu", enabled=False):

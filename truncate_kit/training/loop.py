@@ -1,6 +1,6 @@
 """Train with AdamW, keep the weights best on dev, resume after a kill.
 
-Several processes can train one model: each embeds its share, all see all vectors.
+Several processes can train one model: each embeds its share of a batch, and all see all vectors.
 """
 
 import contextlib
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 
-BUCKET_BATCHES = 24  # sorted by length together: little padding, a fresh mix
+BUCKET_BATCHES = 24  # sorted by length together: little padding, still random
 CHECK_EVERY = 32  # steps between checks for finite gradients, which wait for the GPU
 CHECKPOINT_SECONDS = 30.0  # between checkpoints within an epoch
 
-SEED_STRIDE = 1_000_003  # between processes, so that dropout differs
+SEED_STRIDE = 1_000_003  # offset between processes, so that dropout differs
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Group:
 
     @property
     def leads(self) -> bool:
-        """Tell whether this process writes files and talks to the user."""
+        """Return whether this process writes files and reports to the user."""
         return self.rank == 0
 
     def share(self, items: Sequence[Item]) -> list[Item]:
@@ -64,12 +64,12 @@ class Group:
         shares = [torch.empty_like(padded) for _ in sizes]
         distributed.all_gather(shares, padded)
         cut: list[Tensor] = [share[:, :size] for share, size in zip(shares, sizes, strict=True)]
-        # Each computes the whole loss with gradients of its own share; `sum_gradients` adds up.
+        # Each process gets gradients for its share of the whole loss; `sum_gradients` adds them up.
         cut[self.rank] = own
         return torch.cat(cut, dim=1)
 
     def sum_gradients(self, module: nn.Module) -> None:
-        """Sum each gradient over the processes, a missing one as 0."""
+        """Sum gradients over the processes; missing gradients count as 0."""
         if self.size == 1:
             return
         for parameter in module.parameters():
@@ -79,7 +79,7 @@ class Group:
                 distributed.all_reduce(parameter.grad)
 
     def agree(self, value: Item) -> Item:
-        """Return the leader's value, so that all processes decide alike."""
+        """Return the leader's value on all processes."""
         return self.collect(value)[0]
 
     def collect(self, value: Item) -> list[Item]:
@@ -94,18 +94,18 @@ class Group:
 ALONE = Group()
 
 PATIENCE = timedelta(days=7)
-"""Longest wait for another process: the leader may compute alone for hours."""
+"""Timeout for other processes: the leader may compute alone for hours."""
 
 
 class TrainingRun:
-    """One training run, up to the best weights on dev; a stage is an epoch or some steps.
+    """One training run in stages (epochs, or `evaluate_every` steps); keeps the best weights on dev.
 
     Attributes:
         scores: Dev scores by stage.
-        best_stage: -1 before the first.
-        decay: AdamW's shrinkage of a row without gradient.
-        best_decay: At the end of the best stage.
-        seconds: Training and evaluation.
+        best_stage: From 0; -1 before the first.
+        decay: Total weight decay factor of rows without gradients.
+        best_decay: `decay` at the end of the best stage.
+        seconds: For training and evaluation.
     """
 
     dropout = True
@@ -130,9 +130,9 @@ class TrainingRun:
             encoder: Trained in place, with the head of `examples`.
             examples: Drawn in batches.
             evaluator: Scores each stage.
-            settings: Rate, epochs, batches.
-            seed: Of order and dropout.
-            evaluate_every: Steps of a stage, by default an epoch.
+            settings: Learning rate, epochs, batch size and others.
+            seed: For order and dropout.
+            evaluate_every: Steps per stage, by default an epoch.
             micro_batch: Examples computed at once, by default all.
             group: Processes that share every batch.
         """
@@ -149,7 +149,7 @@ class TrainingRun:
         self.interval = evaluate_every or self.steps
         self.stages = -(-self.total // self.interval)
         self.lengths = examples.lengths()
-        # Names do not depend on whether there is a head.
+        # Parameter names are the same with and without a head.
         self.trained = nn.ModuleDict({"encoder": encoder} | ({"head": examples.head} if examples.head else {}))
         self.optimiser = adamw(self.trained, rate=self.rate, weight_decay=settings.weight_decay)
         self.scores: list[float] = []
@@ -171,18 +171,18 @@ class TrainingRun:
         task: str = "training",
         stage_done: Callable[[int, float, float], None] | None = None,
     ) -> Self:
-        """Train to the end, leaving the encoder with the best weights; return the run.
+        """Train to the end, load the best weights, and return the run.
 
         Args:
-            checkpoint: State file, from which a run continues to the same weights; the caller removes it.
-            stop_after: Leave after these stages, at the whole run's rates.
+            checkpoint: State file to resume from, reaching the same weights; the caller removes the file.
+            stop_after: Stop after this many stages, at the whole run's learning rates.
             progress: Called after each step.
-            task: Its first argument.
+            task: First argument of `progress`.
             stage_done: Called with finished stages, mean loss and dev score.
 
         Raises:
-            DivergedError: The loss is not a number.
-            FileProblemError: The checkpoint cannot be written or continued.
+            DivergedError: A gradient is not finite.
+            FileProblemError: The checkpoint cannot be written or resumed.
         """
         if checkpoint is not None and checkpoint.exists():
             self.restore(checkpoint)
@@ -205,14 +205,14 @@ class TrainingRun:
         return self
 
     def is_settled(self) -> bool:
-        """Tell whether further stages are useless."""
+        """Return whether to stop early."""
         return False
 
     def train_stage(self, progress: Progress, task: str) -> float:
         """Train for one stage, score, keep the best weights; return the mean loss."""
         start = time.perf_counter()
         settings = self.settings
-        losses = torch.zeros((), device=self.encoder.device)  # read once: a GPU need not wait
+        losses = torch.zeros((), device=self.encoder.device)  # read once per stage, to avoid GPU synchronisation
         norms: list[Tensor] = []
         self.trained.train(self.dropout)
         first = self.stage * self.interval
@@ -286,7 +286,7 @@ class TrainingRun:
         return self._cut[1]
 
     def store(self, path: Path) -> None:
-        """Write the run's state, with all processes' random states."""
+        """Write the run's state and all processes' random states."""
         on_cuda = self.encoder.device.type == "cuda"
         random = self.group.collect(torch.get_rng_state())
         cuda_random = self.group.collect(torch.cuda.get_rng_state(self.encoder.device)) if on_cuda else []
@@ -302,7 +302,7 @@ class TrainingRun:
         write_checkpoint(path, values | {"cuda_random": cuda_random})
 
     def restore(self, path: Path) -> None:
-        """Continue from what `store` wrote."""
+        """Resume from a checkpoint of `store`."""
         values = read_checkpoint(path, self.encoder.device)
         try:
             for name in self.kept:
@@ -313,7 +313,7 @@ class TrainingRun:
             torch.set_rng_state(values["random"][self.group.rank].cpu())
             if values["cuda_random"]:
                 torch.cuda.set_rng_state(values["cuda_random"][self.group.rank].cpu(), self.encoder.device)
-        except (RuntimeError, KeyError, IndexError, TypeError, ValueError) as error:  # of another run
+        except (RuntimeError, KeyError, IndexError, TypeError, ValueError) as error:  # from another run
             raise unusable(path) from error
 
 
@@ -341,7 +341,7 @@ def precision(device: torch.device, name: str) -> Iterator[None]:
 def bucketed(
     order: Sequence[int], lengths: Sequence[int], batch_size: int, together: int | None = BUCKET_BATCHES
 ) -> list[list[int]]:
-    """Cut a random order into batches, sorted by length within `together` of them."""
+    """Split a random order into batches, sorted by length within every `together` batches."""
     if together is None:
         return [list(order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
     batches = []
@@ -350,7 +350,7 @@ def bucketed(
         part = list(order[start : start + stretch])
         places = sorted(part, key=lambda place: lengths[place])
         cut = [places[at : at + batch_size] for at in range(0, len(places), batch_size)]
-        # Shuffles batches by the examples' order: no second generator to store.
+        # Order batches by their earliest example: needs no second generator.
         first_seen = {place: seen for seen, place in enumerate(part)}
         batches += sorted(cut, key=lambda batch: first_seen[batch[0]])
     return batches
@@ -360,7 +360,7 @@ _DIGEST = hashlib.sha256().digest_size  # bytes at the end of a checkpoint
 
 
 def write_checkpoint(path: Path, values: dict[str, Any]) -> None:
-    """Write values by `torch.save`, then their SHA-256."""
+    """Write values by `torch.save`, then the file's SHA-256."""
     with replacing(path) as target:
         with target.open("wb") as handle:
             torch.save(values | {"format": FORMAT, "run": _run(path)}, handle)
@@ -369,7 +369,7 @@ def write_checkpoint(path: Path, values: dict[str, Any]) -> None:
 
 
 def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
-    """Read a checkpoint without unpickling. Raises `FileProblemError`."""
+    """Read a checkpoint with `weights_only`. Raises `FileProblemError`."""
     try:
         digest, left = hashlib.sha256(), path.stat().st_size - _DIGEST
         with path.open("rb") as handle:
@@ -394,19 +394,19 @@ def unusable(path: Path) -> FileProblemError:
 
 
 def _run(path: Path) -> str:
-    """Name a checkpoint's run: other seeds have equal shapes."""
+    """Return the run's name, as tensor shapes cannot tell seeds apart."""
     return f"{path.absolute().parent.name}/{path.name}"
 
 
 def compact_vocabulary(encoder: Encoder, texts: Iterable[Sequence[int]]) -> Callable[[float], None]:
-    """Replace an encoder's word embeddings by those of `texts`' ids; other ids raise IndexError.
+    """Reduce an encoder's word embeddings to the ids in `texts`; other ids raise IndexError.
 
-    Returns a function that puts all rows back, untrained ones times its argument.
+    Returns a function that restores all rows, multiplying untrained rows by its argument (`decay`).
     """
     table = encoder.backbone.get_input_embeddings()
     assert isinstance(table, nn.Embedding)  # true for every family
     full = table.weight.detach()
-    # `padding_idx` keeps its place with all rows below.
+    # All rows up to `padding_idx` are kept, so that its place is unchanged.
     used = {*range((table.padding_idx or 0) + 1), getattr(encoder.tokenizer, "pad_token_id", None) or 0}
     kept = torch.tensor(sorted(used.union(*texts)), device=full.device)
     rows = torch.full((len(full),), -1, device=full.device)
@@ -451,15 +451,15 @@ def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
 
 
 _TURN = threading.RLock()  # reentrant: a study trains a sweep
-if hasattr(os, "register_at_fork"):  # a child has no thread to release it
+if hasattr(os, "register_at_fork"):  # in a child, no thread would release the lock
     os.register_at_fork(after_in_child=_TURN._at_fork_reinit)  # type: ignore[attr-defined]  # as in `logging`
 
 
 @contextlib.contextmanager
 def isolated() -> Iterator[None]:
-    """Allow one training at a time: dropout draws from the process's generator.
+    """Run one training at a time, as dropout uses the global generator.
 
-    Restores generators; suspends the caller's `no_grad`, `inference_mode` and `autocast`.
+    Restores generators afterwards; suspends the caller's `no_grad`, `inference_mode` and `autocast`.
     """
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     with _TURN, contextlib.ExitStack() as stack:

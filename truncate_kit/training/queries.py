@@ -1,4 +1,4 @@
-"""Choose by one half of the judged queries, report by the other."""
+"""Choose on one half of the judged queries, report on the other."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -25,11 +25,11 @@ from truncate_kit.evaluation.retrieval import SearchVectors, estimated, score_qu
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, prompted_ids, side_prompt
 from truncate_kit.training.examples import Evaluator, Scores
 
-TOP = 10  # documents that count
+TOP = 10  # documents scored per query
 
 
 class RetrievalEvaluator(Evaluator):
-    """A set's metric, mostly nDCG@10, over queries at these places; `texts()`: queries, then documents."""
+    """The set's metric, by default nDCG@10, on these queries; `texts()` are queries, then documents."""
 
     def __init__(self, encoder: Encoder, data: RetrievalSet, queries: NDArray[np.int64]) -> None:
         self.metric = f"{SEARCH_METRICS[data.metric]} of half the queries"
@@ -41,7 +41,7 @@ class RetrievalEvaluator(Evaluator):
         self._ids += prompted_ids(encoder, data.documents, side_prompt(encoder, DOCUMENT_PROMPTS))
 
     def score_of(self, vectors: Tensor) -> Scores:
-        """Return the mean over queries, in points."""
+        """Return the mean over queries, × 100."""
         return float(self.scores(vectors, vectors).mean()), None
 
     def interval_of(self, vectors: Tensor) -> tuple[float, float]:
@@ -49,7 +49,7 @@ class RetrievalEvaluator(Evaluator):
         return estimated(self.scores(vectors, vectors))[1]
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
-        """Return queries with all their answers, up to half of the texts."""
+        """Return a sample of queries with all their answers, up to half of `number`, and other documents."""
         count, used, answers = len(self._relevance), 0, dict[int, None]()
         while used < count and used + len(answers) < number // 2:
             answers |= dict.fromkeys(self._relevance[used])
@@ -66,10 +66,10 @@ class RetrievalEvaluator(Evaluator):
         return sample
 
     def scores(self, queries: Tensor, documents: Tensor) -> NDArray[np.float64]:
-        """Score each query, in points, (queries,), from two models' vectors."""
+        """Return scores × 100 (queries,) from query vectors and document vectors of `texts()`."""
         count = len(self._relevance)
         sides = SearchVectors(queries=queries[:count], documents=documents[count:], measure=self._measure)
-        with torch.autocast("cpu", enabled=False):  # compared to the hundredth
+        with torch.autocast("cpu", enabled=False):  # scores are compared to two decimals
             ranked = search(sides, top=TOP, own=self._own)
         return score_queries(ranked, self._relevance)[self._metric]
 
@@ -91,12 +91,12 @@ def halves(encoder: Encoder, data: RetrievalSet) -> tuple[RetrievalEvaluator, Re
 
 
 def choosing_queries(data: RetrievalSet) -> tuple[str, ...]:
-    """Return the queries of the first half."""
+    """Return the queries of the choosing half."""
     return tuple(data.queries[place] for place in halved(data)[0].tolist())
 
 
 def halved(data: RetrievalSet) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return query places in random halves, equal texts on one side."""
+    """Split query places into random halves; equal queries share a half."""
     distinct = list(dict.fromkeys(data.queries))
     order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(0)).tolist()
     rank = {distinct[place]: at for at, place in enumerate(order)}
@@ -106,23 +106,23 @@ def halved(data: RetrievalSet) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 
 
 def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, RetrievalSet]:
-    """Read training pairs of queries and answers, and the queries that choose and report.
+    """Read training pairs of queries and answers, and the choosing and reporting queries.
 
-    With qrels/train.tsv its queries teach; queries of dev, else test, choose and report by halves. Without it, of the
-    only file's queries a half teaches, a quarter chooses, a quarter reports. Choosing and reporting queries never
-    teach.
+    With qrels/train.tsv, train on its queries; choose and report on halves of dev, else test. Otherwise split the only
+    file's queries: half for training, a quarter each to choose and report. Never train on choosing or reporting
+    queries.
 
     Args:
         path: A folder in BEIR's layout.
         metric: To choose by: ndcg, mrr or recall.
 
     Returns:
-        Train, dev and test pairs of the queries that teach, choose and report; and the set of the latter two for
+        Train, dev (choosing) and test (reporting) pairs, and the choosing and reporting queries for
             `finetune(retrieval=…)` with the objective `search`.
 
     Raises:
         DataError: The folder is unusable or has too few judged queries.
-        UsageError: There is no such metric.
+        UsageError: The metric is unknown.
     """
     asked = read_retrieval(path, metric=metric, chooses=True)
     whole, taught, of, needed = asked.name, asked, "", 4 * FEWEST_QUERIES
@@ -137,7 +137,7 @@ def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, 
             f"{name} has {number} judged queries: too few to train on.",
             hint=f"Judge at least {needed}, or give graded pairs as `data` and this folder as `retrieval`.",
         )
-    if taught is asked:  # its choosing half teaches; its reporting half still may report
+    if taught is asked:  # train on the choosing half; keep the reporting half held out
         teaching, others = (places.tolist() for places in halved(asked))
         taught, asked = with_queries(asked, teaching, "that teach"), with_queries(asked, others, "that taught nothing")
     check_queries(asked)
@@ -154,7 +154,7 @@ def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, 
 
 
 def _pairs(data: RetrievalSet, split: str) -> PairSet:
-    """Pair each query with its non-empty answers."""
+    """Pair each query with its judged, non-empty documents."""
     judged: Sequence[TextPair] = [
         TextPair(query, data.documents[place], float(grade))
         for query, grades in zip(data.queries, data.relevance, strict=True)

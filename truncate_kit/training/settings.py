@@ -26,9 +26,9 @@ DATA_WORDS: dict[DataKind, str] = {
     "positives": "texts with positives",
     "negatives": "texts with positives and hard negatives",
 }
-EPOCHS, BATCH_SIZE = 10, 32  # of the TMFT paper
-WORD_EPOCHS, WORD_BATCH_SIZE = 50, 128  # of the TMFT paper for single words
-SEARCH = "search"  # of retrieval folders
+EPOCHS, BATCH_SIZE = 10, 32  # as in the TMFT paper
+WORD_EPOCHS, WORD_BATCH_SIZE = 50, 128  # as in the TMFT paper for single words
+SEARCH = "search"  # for retrieval folders
 BASE_WIDTH, BASE_RATE = 768, 2e-5
 NARROW_WIDTH, NARROW_RATE = 128, 5e-4
 HIGHEST_SCALED_RATE = 1e-4
@@ -37,22 +37,22 @@ PRECISION_HELP = "fp32, or bf16 autocast if the processor has it."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Objective:
-    """One objective.
+    """A training objective.
 
     Attributes:
-        method: `tmft` learns from labelled pairs at a layer; `contrast` tells a positive from the rest of a batch.
-        card: For model cards.
+        method: `tmft` trains on labelled pairs; `contrast` tells a positive from the other texts of a batch.
+        card: Description for model cards.
         metric: The main score, in words.
-        published: Its name in files of published figures.
-        trains_head: Whether a classifier is trained too.
-        examples: Builder or its name in `training.examples`; `tmft` passes encoder, both sides' ids, pairs and seed,
-            `contrast` as to `ContrastiveTexts`.
-        evaluator: Builder from encoder, pairs, examples and, for test, dev's evaluator.
-        rates: By model, peak rate with fixed pooling, with attention over layers, and batch size (Table 4 of the
-            layer-wise attention pooling paper). Without `bert` rates follow the width.
-        own: Settings for objectives that list them only.
-        without: Other settings that stay at defaults.
-        fills_words: Whether a generator fills in hidden words.
+        published: The metric's name in files of published figures.
+        trains_head: True if a classifier is trained too.
+        examples: Builder, or name in `training.examples`; arguments: encoder, first and second ids, pairs and seed
+            (`tmft`), or those of `ContrastiveTexts` (`contrast`).
+        evaluator: Builder, or name; arguments: encoder, pairs, examples and, for test, dev's evaluator.
+        rates: By model: peak rate with fixed pooling, peak rate with attention over layers, and batch size (Table 4 of
+            the layer-wise attention pooling paper). If empty, the rate follows the width.
+        own: Settings allowed only for objectives that list them.
+        without: Settings that must keep their defaults.
+        fills_words: True if a generator fills in masked words.
     """
 
     name: str
@@ -72,14 +72,14 @@ class Objective:
     fills_words: bool = False
 
     def goes_with(self, setting: str) -> bool:
-        """Return whether this `ContrastiveSettings` field may be changed."""
+        """Return whether this objective allows changing a `ContrastiveSettings` field."""
         others = (row.own for row in OBJECTIVES.values())
         return setting not in self.without and (setting in self.own or not any(setting in own for own in others))
 
     def check_targets(self, data: "PairSplits", *, scored: bool = True) -> None:
-        """Check that all splits' targets suit this objective; scored: pairs, not queries, choose and report.
+        """Check that all splits' targets suit this objective; scored: choose and report on pairs, not queries.
 
-        Raises `DataError`, or `UsageError` if only queries can score.
+        Raises `DataError`, or `UsageError` if the objective needs queries.
         """
         from truncate_kit.data.pairs import splits_for
 
@@ -97,13 +97,13 @@ class Objective:
                     f"{pairs.name} does not hold both labels 0 and 1 and no other scores, as {self.name} needs.",
                     hint='Name the labels: `columns=("first", "second", "label")`; or use `objective="cosine"`.',
                 )
-        if self.data == "scores" and scored:  # would fail after the first trial
+        if self.data == "scores" and scored:  # fail before the first trial
             for name, pairs in splits_for(data, seed=0).items():
                 if name != "train":
                     pairs.check_ranked()
 
 
-# Epochs: supervised from the released run, dropout from SimCSE, else DiffCSE.
+# Epochs: supervised as in the released run, dropout as in SimCSE, diffcse as in DiffCSE.
 _ROWS = (
     Objective(name="cosine", data="scores", card="TMFT: mean squared error between cosine and score",
               examples="graded_pairs"),
@@ -124,7 +124,7 @@ _ROWS = (
     Objective(name="dropout", method="contrast", data="texts", epochs=1, batch_size=64,
               card="unsupervised, two dropout masks of each text (equation 7)",
               rates={"bert": (3e-5, 3e-5, 64), "roberta": (1e-5, 1e-5, 256), "roberta-large": (3e-5, 3e-5, 256)}),
-    # DiffCSE's MLP encodes texts once: no `chunk`, no `mlp`.
+    # DiffCSE has its own MLP and encodes texts once: no `mlp`, no `chunk`.
     Objective(name="diffcse", method="contrast", data="texts", epochs=2, batch_size=64, fills_words=True,
               card="unsupervised, two dropout masks of each text, and replaced words found from its vector (DiffCSE)",
               rates={"bert": (7e-6, 3e-5, 64)}, own=("replaced_weight", "masked_share"), without=("chunk", "mlp")),
@@ -136,7 +136,7 @@ OBJECTIVES: dict[str, Objective] = {row.name: row for row in _ROWS}
 
 
 def objective_names(method: Method) -> tuple[str, ...]:
-    """Return the objectives of this method."""
+    """Return the method's objectives."""
     return tuple(row.name for row in OBJECTIVES.values() if row.method == method)
 
 
@@ -146,7 +146,7 @@ def described(method: Method) -> str:
 
 
 def find_objective(name: str, method: Method) -> Objective:
-    """Return that row. Raises `UsageError` unless this method trains it."""
+    """Return the objective. Raises `UsageError` unless of this method."""
     if name not in objective_names(method):
         hint = f"Use one of: {', '.join(objective_names(method))}."
         raise UsageError(f"There is no objective {name!r} here.", hint=hint)
@@ -155,19 +155,19 @@ def find_objective(name: str, method: Method) -> Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings(Result):
-    """One training run, by default as in the TMFT paper or its code; the rate below width 768 and `buckets` are ours.
+    """Settings of one training run; defaults of the TMFT paper or its code, but `buckets` and rates of narrow models.
 
     Attributes:
         objective: A row of `OBJECTIVES`.
-        epochs: The best on dev is kept.
+        epochs: Maximum; the best on dev is kept.
         batch_size: Examples per step.
-        learning_rate: Peak; by default follows the width (`rate`).
-        weight_decay: Of AdamW, except biases and norms.
-        warmup: Share of the steps.
-        max_gradient_norm: Gradients are scaled down to it.
+        learning_rate: Peak; by default from the width (`rate`).
+        weight_decay: For AdamW, except biases and norms.
+        warmup: Share of steps.
+        max_gradient_norm: Gradients are clipped to this norm.
         precision: `bf16` autocasts products; weights stay float32.
-        buckets: Whether batches hold texts of like length.
-        compact_vocabulary: Whether unused word embeddings stay out of the optimiser; equal but for rounding.
+        buckets: Batch texts of similar length.
+        compact_vocabulary: Keep unused word embeddings out of the optimiser; same result up to rounding.
     """
 
     objective: str = setting(
@@ -214,7 +214,7 @@ class TrainingSettings(Result):
         return self.learning_rate or default_learning_rate(width)
 
     def settled(self, width: int) -> "TrainingSettings":
-        """Return these settings with a numeric rate, to find kept trials."""
+        """Return a copy with a numeric rate, to find stored trials."""
         return replace(self, learning_rate=self.rate(width))
 
 
@@ -227,19 +227,19 @@ def word_training(precision: str = "fp32", learning_rate: float | None = None) -
 def default_learning_rate(width: int) -> float:
     """Return the peak rate for pairs: 5e-4 up to width 128, 2e-5 from 768 on (TMFT paper), log-linear between.
 
-    Measured for last layers from 64 to 384 (benchmarks/pick).
+    Measured on last layers of width 64 to 384 (benchmarks/pick).
     """
     narrow = math.log(BASE_WIDTH / min(BASE_WIDTH, max(NARROW_WIDTH, width))) / math.log(BASE_WIDTH / NARROW_WIDTH)
     return float(BASE_RATE * (NARROW_RATE / BASE_RATE) ** narrow)
 
 
 def scaled_learning_rate(width: int) -> float:
-    """Return 2e-5 · 768 / width, from 2e-5 to 1e-4; not measured."""
+    """Return 2e-5 · 768 / width, within 2e-5 … 1e-4; not benchmarked."""
     return min(HIGHEST_SCALED_RATE, max(BASE_RATE, BASE_RATE * BASE_WIDTH / width))
 
 
 def rate_at(step: int, total: int, warmup: float) -> float:
-    """Return the share of the peak rate at a step 0 … total − 1: linear warm-up, then decay to 0."""
+    """Return the rate / peak rate at a step 0 … total − 1: linear warm-up, then linear decay to 0."""
     rising = round(total * warmup)
     if step < rising:
         return step / max(1, rising)
@@ -247,21 +247,21 @@ def rate_at(step: int, total: int, warmup: float) -> float:
 
 
 def trial_name(layer: int, seed: int, epochs: int, stop_after: int | None = None) -> str:
-    """Name a trial; stop_after: epochs of a stopped one."""
+    """Return a trial's name; stop_after: epochs run, if stopped early."""
     return f"layer{layer:02d}-seed{seed}-epochs{epochs}" + (f"-first{stop_after}" if stop_after is not None else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseTrial(Result):
-    """A trial; scores in points."""
+    """A trial; scores are × 100."""
 
     layer: int  # number of blocks
-    seed: int  # of everything drawn
+    seed: int  # of all randomness
     dev_scores: tuple[float, ...]  # after each epoch or evaluation
-    best_epoch: int  # from 1; gave all other scores
+    best_epoch: int  # from 1; all other scores are at this epoch
     dev: float  # main score
     dev_pearson: float | None  # × 100, None if undefined
-    test: float | None  # None in trials that only search
+    test: float | None  # None in search trials
     test_pearson: float | None
     seconds: float  # training and evaluation
 
@@ -269,7 +269,7 @@ class BaseTrial(Result):
 def trial_scores(
     looks: Sequence[float], dev: tuple[float, float | None], test: tuple[float, float | None] | None, seconds: float
 ) -> dict[str, Any]:
-    """Return `BaseTrial` fields from scores while learning and final (main, Pearson)."""
+    """Return `BaseTrial` fields from dev scores in training and final scores (main, Pearson)."""
     score, pearson = test or (None, None)
     epochs = {"dev_scores": tuple(looks), "best_epoch": looks.index(max(looks)) + 1, "seconds": seconds}
     return epochs | {"dev": dev[0], "dev_pearson": dev[1], "test": score, "test_pearson": pearson}
@@ -279,26 +279,26 @@ def trial_scores(
 class Trial(BaseTrial):
     """One training run at one layer with one seed."""
 
-    epochs: int  # the budget, which the rate follows
+    epochs: int  # budget, also for the learning-rate schedule
     steps: int
-    # epochs run, if a race stopped it
+    # epochs run, if stopped by a race
     stopped_after: int | None = None
     # Scores of dev resamples, the same for all trials; empty in search trials and results.
     dev_draws: tuple[float, ...] = ()
 
     @property
     def name(self) -> str:
-        """Name its records and files."""
+        """Return the name for records and files."""
         return trial_name(self.layer, self.seed, self.epochs, self.stopped_after)
 
     @property
     def epochs_run(self) -> int:
-        """Count the epochs run."""
+        """Return the number of epochs run."""
         return self.stopped_after or self.epochs
 
     @property
     def block_steps(self) -> int:
-        """Multiply steps by blocks, at least 1."""
+        """Return steps × blocks (at least 1)."""
         return self.steps * max(1, self.layer)
 
     def first(self, epochs: int) -> "Trial":
@@ -309,14 +309,14 @@ class Trial(BaseTrial):
 
 
 def check_diverged(diverged: Sequence[tuple[str, DivergedError]]) -> None:
-    """Raise `DivergedError` for the first trial, if any."""
+    """Raise `DivergedError` for the first diverged trial, if any."""
     if diverged:
         name, error = diverged[0]
         raise DivergedError(f"{name}: {error} Finished trials are kept.", hint=error.hint)
 
 
 def run_trials(runs: Iterable[tuple[str, Callable[[], Kind]]]) -> list[Kind]:
-    """Run named trials, and return their results. Raises `DivergedError` after all others were run."""
+    """Run named trials and return their results. Raises `DivergedError` after running all."""
     done, diverged = list[Kind](), list[tuple[str, DivergedError]]()
     for name, run in runs:
         try:
@@ -329,9 +329,9 @@ def run_trials(runs: Iterable[tuple[str, Callable[[], Kind]]]) -> list[Kind]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptationSettings(Result):
-    """One adaptation; epochs and batch of the TMFT paper (32 × 8 accumulated).
+    """Settings of one adaptation; epochs and batch size as in the TMFT paper (32 × 8 accumulated).
 
-    Ours: the rate of narrow models, and the epoch best on `HELD_OUT`, a twentieth of the texts.
+    Unlike the paper: the rate for narrow models, and keeping the best epoch on `HELD_OUT`, a twentieth of the texts.
     """
 
     epochs: int = setting(10, bounds=EPOCHS_ALLOWED)
