@@ -402,7 +402,7 @@ class StreamedCKA:
         pairs: Layer pairs, by default all.
 
     Raises:
-        UsageError: Another estimator.
+        UsageError: Unknown estimator.
     """
 
     def __init__(self, *, estimator: Estimator = "debiased", pairs: Sequence[tuple[int, int]] | None = None) -> None:

@@ -40,8 +40,8 @@ class AnalysisSettings:
     level: float = setting(0.95, bounds=_LEVEL)
     blocks: tuple[int, ...] | None = None
     pooling: "PoolingMode | None" = None
-    raw: bool = setting(False, "States of the blocks, without a family's final norm.", LAYERS, name="--raw")
-    max_texts: int | None = setting(10_000, "Number of texts to draw if there are more.", DATA, bounds=_TEXTS)
+    raw: bool = setting(False, "Block outputs without the model's final norm.", LAYERS, name="--raw")
+    max_texts: int | None = setting(10_000, "Maximum number of texts, drawn at random.", DATA, bounds=_TEXTS)
     streamed: bool | None = None
     seed: int = setting(0, bounds=SEED)
     batch_size: int = setting(64, bounds=BATCH)

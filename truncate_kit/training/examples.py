@@ -458,8 +458,8 @@ class LabelledTask:
     ) -> None:
         row = find_objective(objective, "tmft")
         if len(splits_for(data, seed=0).items()) < 3:
-            hint = "Give a folder with train, dev and test files; complete_splits takes missing ones out of train."
-            raise DataError(f"{data.name} has no train, dev and test set to fine-tune with.", hint=hint)
+            hint = "Give a folder with train, dev and test files; complete_splits draws missing splits from train."
+            raise DataError(f"{data.name} lacks a train, dev or test split.", hint=hint)
         row.check_targets(data, scored=queries is None)
         self.metric, self._queries = row.metric if queries is None else queries[0].metric, queries
         self._full, self.data, self._row, judged = full, data, row, row.data == "judged"

@@ -32,7 +32,7 @@ SEARCH = "search"  # for retrieval folders
 BASE_WIDTH, BASE_RATE = 768, 2e-5
 NARROW_WIDTH, NARROW_RATE = 128, 5e-4
 HIGHEST_SCALED_RATE = 1e-4
-PRECISION_HELP = "fp32, or bf16 autocast if the processor has it."
+PRECISION_HELP = "fp32, or bf16 autocast if the processor supports it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
