@@ -107,7 +107,7 @@ def test_a_set_that_was_divided_is_scored_on_its_test_part(workspace, whole, div
     for model in (workspace.lean, workspace.full, workspace.lean / "config.json", copy):
         found = unseen(whole, model)
         assert found.test.pairs == divided.test.pairs
-        assert "was divided into" in found.notes[-1]
+        assert "was split into" in found.notes[-1]
         assert found.notes[-1].endswith("only test counts.")
     assert unseen(divided, workspace.lean) is divided
 
@@ -203,7 +203,7 @@ def test_queries_that_chose_are_known_again(divided, tiny_folder, tmp_path):
     for model in (work.lean, work.full):
         for data in (asked, elsewhere, searched):
             number = sum(query in chose for query in data.queries)
-            part = f"trained on or chosen by {number} of {len(data.queries)} queries"
+            part = f"trained or selected on {number} of {len(data.queries)} queries"
             assert part in seen_among(data, model)
             left, said = unseen_queries(data, model)
             assert left.queries == tuple(query for query in data.queries if query not in chose)
@@ -211,5 +211,5 @@ def test_queries_that_chose_are_known_again(divided, tiny_folder, tmp_path):
     assert unseen_queries(asked, work.lean, work.full)[0].queries == unseen_queries(asked, work.lean)[0].queries
     assert unseen_queries(asked, "mini-bert") == (asked, None)
     some = with_queries(asked, [place for place, query in enumerate(asked.queries) if query in chose])
-    with pytest.raises(DataError, match="trained on or chosen by"):
+    with pytest.raises(DataError, match="trained or selected on"):
         unseen_queries(some, work.lean)

@@ -76,7 +76,7 @@ def test_the_workspace_knows_what_its_own_model_has_seen(run, home, tiny_folder)
     assert unseen(json.loads(out)) is None  # a model from elsewhere
 
     (home / "exported/lean/seen.pairs").unlink()
-    assert "is not known here: name it with --seen." in run("evaluate", "--suite", "sts", "--data", "data")[2]
+    assert "are unknown: name them with --seen." in run("evaluate", "--suite", "sts", "--data", "data")[2]
 
 
 def test_transfer_writes_table_and_curve(run, home, tiny_folder):

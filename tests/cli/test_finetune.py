@@ -29,7 +29,7 @@ def single_file(tmp_path):
 def test_a_single_file_is_divided_and_only_its_unseen_pairs_are_scored_afterwards(run, tiny_folder, single_file, drawn):
     code, _, err = run("finetune", tiny_folder("bert"), "--data", single_file, *FAST)
     assert code == 0, err
-    assert "was divided into train " in err
+    assert "was split into train " in err
     warning = overlap_warning(complete_splits(load_pairs(single_file)).overlap)
     assert "the test score may be optimistic" in warning
     card = single_file.parent / "exported/lean/README.md"
@@ -175,7 +175,7 @@ def test_queries_of_a_retrieval_folder_teach_choose_and_report(run, tiny_folder,
     assert (found["metric"], found["training"]["objective"]) == ("MRR@10 of half the queries", "search")
     code, _, err = run("evaluate", "exported/lean", "--data", folder)
     assert code == 0, err
-    assert "trained on or chosen by 36 of 48 queries" in " ".join(err.split())
+    assert "trained or selected on 36 of 48 queries" in " ".join(err.split())
     write_page(tmp_path / "exported")
     page = (tmp_path / "exported/report.html").read_text()
     assert "search/test" in page

@@ -155,5 +155,5 @@ def test_what_does_not_fit_is_said(capfd, tiny_folder, folder, lean, tmp_path):
     model = tiny_folder("bert")
     assert "no dev.tsv" in fails(capfd, "compare", model, lean, "--data", folder, "--split", "dev")
     (tmp_path / "empty").mkdir()
-    assert "is no retrieval folder" in fails(capfd, "compare", model, lean, "--data", tmp_path / "empty")
+    assert "is not a retrieval folder" in fails(capfd, "compare", model, lean, "--data", tmp_path / "empty")
     assert "does not exist" in fails(capfd, "compare", model, lean, "--data", tmp_path / "nowhere")

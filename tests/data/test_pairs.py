@@ -61,7 +61,7 @@ def test_columns_are_found_by_name(tmp_path, names):
     [
         (("a", "b", "score"), None, "two texts.*'a', 'b', 'score'"),
         (("sentence1", "sentence2", "c"), None, "the score"),
-        (("score", "sentence1", "sentence2", "similarity"), None, "more than one choice for the score"),
+        (("score", "sentence1", "sentence2", "similarity"), None, "several columns could be the score"),
         (("sentence1", "sentence1", "score"), None, "two columns have the same name"),
         (NAMES, ("sentence1", "sentence1", "score"), "three different columns are needed"),
         (NAMES, ("sentence1", "sentence2", "Score"), "no column 'Score'.*'score'"),

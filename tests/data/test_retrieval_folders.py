@@ -82,11 +82,11 @@ BAD = [
     ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id": "d2"}\n', "line 2: the text in column 'text' is"),
     ("corpus.jsonl", '{"_id": "", "text": "a"}\n', "line 1: the id '' is empty"),
     ("queries.jsonl", '{"_id": "q1", "text": " "}\n', "line 1: the text in column 'text' is empty"),
-    ("qrels/test.tsv", "q1\td1\t1\nq1\td1\n", "line 2: 'q1.td1' is no judgement"),
-    ("qrels/test.tsv", "q1\td1\t1\nq1\t2\tnan\n", "line 2: .* is no judgement"),
-    ("qrels/test.tsv", "a\tb\tc\nq9\td1\t1\n", "line 2: there is no query 'q9'"),
-    ("qrels/test.tsv", "q1\td9\t1\n", "line 1: .*no document 'd9'"),
-    ("qrels/test.tsv", "q1\td1\t0\nq1\t2\t-1\n", "gives no query a document that answers it"),
+    ("qrels/test.tsv", "q1\td1\t1\nq1\td1\n", "line 2: 'q1.td1' is not a judgement"),
+    ("qrels/test.tsv", "q1\td1\t1\nq1\t2\tnan\n", "line 2: .* is not a judgement"),
+    ("qrels/test.tsv", "a\tb\tc\nq9\td1\t1\n", "line 2: query 'q9'"),
+    ("qrels/test.tsv", "q1\td9\t1\n", "line 1: .*document 'd9'"),
+    ("qrels/test.tsv", "q1\td1\t0\nq1\t2\t-1\n", "holds no answers"),
 ]
 
 

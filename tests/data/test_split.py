@@ -30,7 +30,7 @@ def test_split_keeps_every_row_once_in_order_and_no_pair_on_two_sides():
     assert firsts == sorted(firsts)
     assert all(split.scale == (0, 5) for _, split in splits.items())
     assert data_sentences(splits)[2] == (
-        "mine.csv was divided into "
+        "mine.csv was split into "
         f"train {len(splits.train)}, dev {len(splits.dev)}, test {len(splits.test)} "
         "(80/10/10 %, seed 0) by its distinct pairs."
     )
@@ -82,5 +82,5 @@ def test_a_single_file_is_divided_as_the_commands_divide_it(named_file):
     splits = load_pairs(file)
     assert splits == complete_splits(load_pairs(file, divide=False))
     assert [(name, len(pairs)) for name, pairs in splits.items()] == [("train", 80), ("dev", 10), ("test", 10)]
-    assert "was divided into train " in splits.notes[0]
+    assert "was split into train " in splits.notes[0]
     assert len(read_pairs(file)) == 100

@@ -102,7 +102,7 @@ def test_rows_labelled_0_are_searched_but_answer_nothing(shared_data, tmp_path):
         read_retrieval(graded)
     with pytest.raises(DataError, match="no row with an answer"):
         read_retrieval(write(tmp_path / "same.csv", "query,relevant\na,a\n"))
-    with pytest.raises(DataError, match="is no retrieval folder"):
+    with pytest.raises(DataError, match="is not a retrieval folder"):
         read_retrieval(tmp_path)
 
 
@@ -122,13 +122,13 @@ def test_truth_is_read_as_tables_write_it(tmp_path, yes, no):
 @pytest.mark.parametrize(
     ("find", "files", "message"),
     [
-        (find_sts, {"sts12/test.csv": PAIRS, "STS-12/test.csv": PAIRS}, r"One set is there several times: .* and "),
-        (find_sts, {"sts12/test.csv": PAIRS, "sts2012.tsv": PAIRS}, r"One set is there several times: .* and "),
+        (find_sts, {"sts12/test.csv": PAIRS, "STS-12/test.csv": PAIRS}, r"One set was found several times: .* and "),
+        (find_sts, {"sts12/test.csv": PAIRS, "sts2012.tsv": PAIRS}, r"One set was found several times: .* and "),
         (find_sts, {"sts12/test.csv": PAIRS, "sts12/Test.jsonl.xz": ""}, "sts12 holds one table in two formats"),
         (find_sts, {"stsb/train.csv": PAIRS, "stsb/dev.csv": PAIRS}, "no test split"),
         (find_transfer, {"mr/all.csv": "text,label\na,1\n", "mr/all.tsv": ""}, "mr holds one table in two formats"),
-        (find_transfer, {"mr/all.csv": "text,score\ngood,1\n"}, "no column name says where the label"),
-        (find_transfer, {"mr/all.csv": "text,label,class\ngood,1,1\n"}, "more than one choice for the label"),
+        (find_transfer, {"mr/all.csv": "text,score\ngood,1\n"}, "no column is named for the label"),
+        (find_transfer, {"mr/all.csv": "text,label,class\ngood,1,1\n"}, "several columns could be the label"),
     ],
 )
 def test_broken_sets_are_named(find, files, message, tmp_path):

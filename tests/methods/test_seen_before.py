@@ -54,7 +54,7 @@ def number_seen(data):
 
 
 def said_of(data):
-    return f"model was trained on or chosen by {number_seen(data)} of 15 pairs of set/test: "
+    return f"model was trained or selected on {number_seen(data)} of 15 pairs of set/test: "
 
 
 def test_fine_tuning_says_it_of_the_model_and_of_its_teacher(knowing, data, tiny_folder, tmp_path):

@@ -163,7 +163,7 @@ def test_who_taught_and_chose_is_known_afterwards(tiny_folder, tmp_path):
     with pytest.raises(UsageError, match="The objective search is scored by queries, and there are none"):
         finetune(encoder, data, out=tmp_path / "without", training=SEARCH)
     whole = read_retrieval(folder)
-    said = f"lean was trained on or chosen by 36 of 48 queries of {whole.name}"
+    said = f"lean was trained or selected on 36 of 48 queries of {whole.name}"
     assert seen_among(whole, lean).startswith(said)
     left, how = unseen_queries(whole, lean)
     assert set(left.queries) == set(reports.queries)

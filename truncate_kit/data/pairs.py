@@ -220,10 +220,10 @@ class PairSplits:
         held_out = frozenset(texts)
         kept = tuple(pair for pair in self.train if held_out.isdisjoint((pair.first, pair.second)))
         if not kept:
-            hint = "Choose by texts that are not learned from."
-            raise DataError(f"All training pairs of {self.name} hold a text that is held out.", hint=hint)
+            hint = "Select on texts that are not trained on."
+            raise DataError(f"All training pairs of {self.name} contain a held-out text.", hint=hint)
         left_out = len(self.train) - len(kept)
-        note = f"{left_out:,} training pairs were left out: they hold a text that is held out."
+        note = f"{left_out:,} training pairs were left out: they contain a held-out text."
         notes = (*self.notes, note) if left_out else self.notes
         return replace(self, train=replace(self.train, pairs=kept), notes=notes)
 
@@ -349,8 +349,8 @@ def read_hub(name: str) -> dict[str, Table]:
     }
     if not tables:
         raise DataError(
-            f"{name!r} has the splits {', '.join(loaded)}; none of them is train, validation or test with rows.",
-            hint="Save the split you need as a CSV or Parquet file and give that.",
+            f"{name!r} has the splits {', '.join(loaded)}; train, validation and test are missing or empty.",
+            hint="Save a split as a CSV or Parquet file, and name this file.",
         )
     return tables
 
@@ -405,7 +405,7 @@ def _scores(
         for row, score in enumerate(scores[split]):
             if not low <= score <= high:
                 problem = f"the score {score:g} is outside the scale {low:g} to {high:g} ({source})."
-                hint = "Mend the row, or give the lowest and the highest possible score as `scale`."
+                hint = "Correct the row, or give the lowest and the highest possible score as `scale`."
                 raise table.problem(row, problem, hint=hint)
     return scores, {"scale": (float(low), float(high)), "scale_source": source}
 
@@ -491,14 +491,14 @@ def split_pairs(pairs: PairSet, seed: int = 0, fractions: Sequence[float] = FRAC
     for name, fraction in zip(SPLIT_NAMES, fractions, strict=True):
         if fraction > 0:
             if len(rows[name]) < 2:
-                problem = f"{pairs.name} has too few pairs ({len(pairs):,}) to take a {name} split from."
+                problem = f"{pairs.name} has too few pairs ({len(pairs):,}) for a {name} split."
                 hint = "Give at least 20 pairs, or a folder with train, dev and test files."
                 raise DataError(problem, hint=hint)
             part = tuple(pairs.pairs[row] for row in sorted(rows[name]))
             sets[name] = replace(pairs, name=f"{pairs.name}/{name}", pairs=part)
     sizes = ", ".join(f"{name} {len(part):,}" for name, part in sets.items())
     shares = "/".join(f"{100 * fraction:g}" for fraction in fractions if fraction > 0)
-    note = f"{pairs.name} was divided into {sizes} ({shares} %, seed {seed}) by its distinct pairs."
+    note = f"{pairs.name} was split into {sizes} ({shares} %, seed {seed}) by its distinct pairs."
     return PairSplits(name=pairs.name, notes=(note,), **sets)
 
 
@@ -514,7 +514,7 @@ def complete_splits(splits: PairSplits, seed: int = 0) -> PairSplits:
     if splits.train is None:
         raise DataError(
             f"{splits.name} has no train split, only {', '.join(name for name, _ in splits.items())}.",
-            hint="Add a train file to the folder, or name a single file: it is divided into train, dev and test.",
+            hint="Add a train file to the folder, or name a single file, to be split.",
         )
     dev, test = (FRACTIONS[1] * (split is None) for split in (splits.dev, splits.test))
     if not dev and not test:

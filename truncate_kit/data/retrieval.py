@@ -31,7 +31,7 @@ SEARCH_METRICS: dict[SearchMetric, str] = {"ndcg": "nDCG@10", "mrr": "MRR@10", "
 FEWEST_QUERIES = 10
 """Fewest queries in each half: one to select on, one to report."""
 _LAYOUT = "A retrieval folder holds corpus.jsonl, queries.jsonl and qrels/test.tsv."
-_LABELS = f"Write 1 where the second text answers, else 0; or leave out the column. {_LAYOUT}"
+_LABELS = f"Write 1 if the second text answers the first, else 0; or remove the column. {_LAYOUT}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,7 +127,7 @@ def read_retrieval(
     if split is not None:
         raise UsageError(f"{path} has no splits of judgements.", hint=f"Leave out `split`. {_LAYOUT}")
     if path.is_dir():
-        raise DataError(f"{path} is no retrieval folder.", hint=f"{_LAYOUT} Or name a file of queries and answers.")
+        raise DataError(f"{path} is not a retrieval folder.", hint=f"{_LAYOUT} Or name a file of queries and answers.")
     return replace(_read_file(path, corpus), metric=chooses_by)
 
 
@@ -141,8 +141,8 @@ def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> Retrieval
         raise DataError(f"{folder / 'qrels'} holds no {chosen}.tsv.", hint=hint)
     judged = _judged(files[chosen], documents, queries)
     if not judged:
-        problem = f"{files[chosen]} gives no query a document that answers it."
-        raise DataError(problem, hint="Grades above 0 are answers.")
+        problem = f"{files[chosen]} holds no answers."
+        raise DataError(problem, hint="Give answers grades above 0.")
     others = [file for name, file in files.items() if name not in (chosen, "train")] if chooses else []
     asked = dict.fromkeys(query for file in others for _, query, _, _ in _judgements(file, queries) if query in queries)
     return RetrievalSet(
@@ -186,8 +186,8 @@ def _judged(path: Path, documents: Mapping[str, str], queries: Mapping[str, str]
     judged: dict[str, dict[int, float]] = {}
     for number, query, document, grade in _judgements(path, queries):
         if query not in queries or document not in documents:
-            problem = f"there is no query {query!r} or no document {document!r}."
-            hint = "Add it to corpus.jsonl or queries.jsonl, or leave out the line."
+            problem = f"query {query!r} or document {document!r} is missing."
+            hint = "Add it to queries.jsonl or corpus.jsonl, or remove the line."
             raise DataError(f"{path}, line {number}: {problem}", hint=hint)
         judged.setdefault(query, {})[place[document]] = grade
     answers = {query: {spot: grade for spot, grade in grades.items() if grade > 0} for query, grades in judged.items()}
@@ -207,7 +207,9 @@ def _judgements(path: Path, queries: Mapping[str, str]) -> Iterator[tuple[int, s
                 if fields == [""] or (number == 1 and len(fields) == 3 and fields[0] not in queries):
                     continue  # header
                 hint = "Write query id, document id and grade with tabs between them."
-                raise DataError(f"{path}, line {number}: {line.strip()[:80]!r} is no judgement.", hint=hint) from None
+                raise DataError(
+                    f"{path}, line {number}: {line.strip()[:80]!r} is not a judgement.", hint=hint
+                ) from None
             yield number, query, document, float(grade)
 
 
@@ -221,7 +223,7 @@ def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
         if answer and query != text:
             relevant.setdefault(query, {})[place[text]] = 1.0
     if not relevant:
-        raise DataError(f"{file} has no row with an answer.", hint="Give rows of a query and a text that answers it.")
+        raise DataError(f"{file} holds no row with an answer.", hint="Give rows of a query and a text that answers it.")
     ids, queries = tuple(place), tuple(relevant)
     return RetrievalSet(
         name=short_name(file),

@@ -98,7 +98,7 @@ def seen_note(model: str | Path, here: Keys, seen: Keys, what: str) -> str:
     """
     known, who = int(np.isin(here, seen).sum()), name_without_folders(str(model))
     part = f"{known:,} of {len(here):,} {what}"
-    return f"{who} was trained on or chosen by {part}: a score on them says little of others." if known else ""
+    return f"{who} was trained or selected on {part}: scores on these are optimistic." if known else ""
 
 
 def seen_before(pairs: PairSet, models: Mapping[str, Keys]) -> str:
@@ -129,7 +129,7 @@ def unseen(splits: PairSplits, model: str | Path) -> PairSplits:
     kept, known = without_seen(splits, np.setdiff1d(seen, learned))
     if not known:
         return splits
-    note = f"{known:,} of {number:,} pairs of {splits.name} are left out: {model} was trained on them or chosen by them"
+    note = f"{known:,} of {number:,} pairs of {splits.name} are left out: {model} was trained or selected on them"
     note = f"{note}. That leaves {number - known:,} pairs."
     if number - known < 3:
         raise DataError(note, hint="Name another set as `data`.")
@@ -153,7 +153,7 @@ def _as_learned(splits: PairSplits, seen: Keys, model: str | Path) -> tuple[Pair
     if splits.test is not None or splits.train is None:  # an existing test split stays whole
         return splits, learned
     new = divided.notes[len(splits.notes) if splits.shares is None else 0 :]
-    notes = (f"{note} {model} was trained on or chosen by the rest: only test counts." for note in new)
+    notes = (f"{note} {model} was trained or selected on the others: only test counts." for note in new)
     return replace(divided, notes=(*splits.notes, *notes)), learned
 
 
@@ -180,4 +180,4 @@ def unseen_queries(data: "RetrievalSet", *models: str | Path) -> "tuple[Retrieva
     fresh = np.flatnonzero(~np.isin(here, merged(*seen.values())))
     if not len(fresh):
         raise DataError(notes, hint="Name another set as `data`.")
-    return with_queries(data, fresh.tolist()), f"{notes} Only the others count."
+    return with_queries(data, fresh.tolist()), f"{notes} Only the other queries count."

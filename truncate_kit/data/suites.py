@@ -106,7 +106,7 @@ def _find_sets(folders: Sequence[Path], sets: Mapping[str, Collection[str]]) -> 
         homes = [item for item in items if plain[item] in names and (item.is_dir() or is_table(item))]
         if len(homes) > 1:
             places = " and ".join(map(str, homes))
-            raise DataError(f"One set is there several times: {places}.", hint="Leave one of them in the folder.")
+            raise DataError(f"One set was found several times: {places}.", hint="Keep one of them.")
         for home in homes:
             inner = home / _LANGUAGE if (home / _LANGUAGE).is_dir() else home
             found[name] = data_files(inner) if inner.is_dir() else [home]
@@ -126,7 +126,7 @@ def _scored_files(name: str, files: list[Path]) -> list[Path]:
         return files
     used = [file for file in files if (stem_of(file) == "test" if name == "STSB" else stem_of(file) != "train")]
     if not used:
-        raise DataError(f"{files[0].parent} holds no test split.", hint="Call it test.csv, .tsv or .jsonl.")
+        raise DataError(f"{files[0].parent} holds no test split.", hint="Name it test.csv, .tsv or .jsonl.")
     return used
 
 

@@ -70,7 +70,7 @@ def data_files(folder: Path) -> list[Path]:
 
 def _check_file(path: Path) -> None:
     if not is_there(path):
-        raise DataError(f"{path} does not exist.", hint="Check the path; a relative one starts in the current folder.")
+        raise DataError(f"{path} does not exist.", hint="Check the path; relative paths start in the current folder.")
     if not path.is_file():
         raise DataError(f"{path} is a folder, a pipe or a device, not a file.", hint="Name a file.")
 
@@ -106,7 +106,7 @@ class Table:
     def __len__(self) -> int:
         return len(self.places)
 
-    def problem(self, row: int, problem: str, *, hint: str = "Mend or remove the row.") -> DataError:
+    def problem(self, row: int, problem: str, *, hint: str = "Correct or remove the row.") -> DataError:
         """Return the error for a row."""
         return DataError(f"{self.source}, {self.place} {self.places[row]}: {problem}", hint=hint)
 
@@ -138,7 +138,7 @@ class Table:
             except (ValueError, TypeError, OverflowError):
                 numbers.append(math.nan)
             if not math.isfinite(numbers[-1]):
-                hint = "Write it like 3.5, with a point, or remove the row."
+                hint = "Write a number such as 3.5, or remove the row."
                 shown = "" if value is None else str(value)[:40]
                 raise self.problem(row, f"the score {shown!r} is not a finite number.", hint=hint)
         return numbers
@@ -150,7 +150,7 @@ class Table:
             text = str(value).lower() if isinstance(value, bool) else str(value).strip()
             labels.append("" if value is None or value != value else re.sub(r"^(-?\d+)\.0+$", r"\1", text))
             if not (labels[-1] or may_be_empty):
-                raise self.problem(row, "there is no label.", hint="Name the class, or remove the row.")
+                raise self.problem(row, "the label is empty.", hint="Name the class, or remove the row.")
         return labels
 
     def values(self, column: str) -> Sequence[Any]:
@@ -186,7 +186,7 @@ def table_from_arrow(source: str, arrow: Any, first: int = 1) -> Table:
     try:
         columns = {name: arrow.column(name).to_pylist() for name in names}
     except (ValueError, OverflowError, LookupError) as error:  # such as dates before year 1
-        hint = "Mend that column or leave it out of the file."
+        hint = "Correct or remove the column."
         raise DataError(f"{source} holds a value that cannot be read ({first_line(error)}).", hint=hint) from error
     return Table(source, columns, range(first, first + arrow.num_rows), "row")
 
@@ -225,7 +225,7 @@ def _lines(path: Path, kind: str, size: int | None) -> Iterator[Table]:
         while part := list(islice(filled, size)):
             for number, row in part:
                 if len(row) != len(names):
-                    problem = f"{path}, line {number}: {len(row)} fields where the header names {len(names)}."
+                    problem = f"{path}, line {number}: {len(row)} fields, but {len(names)} in the header."
                     hint = "Put a field that holds a comma in double quotes; in a .tsv file no field holds a tab."
                     raise DataError(problem, hint=hint)
             cells = zip(*(row for _, row in part), strict=True)
@@ -282,7 +282,7 @@ def check_columns(table: Table, wanted: Iterable[str]) -> None:
     """Raise `DataError` for the first missing column."""
     for name in wanted:
         if name not in table.columns:
-            raise table.unfit(f"there is no column {name!r}.", "Use the names as written there.")
+            raise table.unfit(f"there is no column {name!r}.", "Use the column names found.")
 
 
 def find_columns(table: Table, role: str, hint: str = "") -> tuple[str, ...]:
@@ -297,9 +297,9 @@ def find_columns(table: Table, role: str, hint: str = "") -> tuple[str, ...]:
     ]
     choices = list(chain.from_iterable(product(*columns) for columns in called))
     if len(choices) > 1:
-        raise table.unfit(f"more than one choice for {role}.", hint or "Rename or remove all of them but one.")
+        raise table.unfit(f"several columns could be {role}.", hint or "Rename or remove all of them but one.")
     if hint and not choices:
-        raise table.unfit(f"no column name says where {role} can be found.", hint)
+        raise table.unfit(f"no column is named for {role}.", hint)
     return choices[0] if choices else ()
 
 
@@ -351,7 +351,7 @@ def _text_lines(path: Path, *, may_skip: bool) -> Iterator[str]:
                 is_empty = False
                 yield text
             elif not may_skip:
-                hint = "Fill it in or remove it: each line is one text."
+                hint = "Fill or remove the line: each line is one text."
                 raise DataError(f"{path}, line {number}: the line is empty.", hint=hint)
     if is_empty:
         raise DataError(f"{path} is empty.", hint="Write one text per line.")

@@ -23,7 +23,7 @@ from truncate_kit.data.tables import (
 ENTAILMENT, NEUTRAL, CONTRADICTION = "entailment", "neutral", "contradiction"
 _NUMBERS = {"0": ENTAILMENT, "1": NEUTRAL, "2": CONTRADICTION}
 """Labels of SNLI, MultiNLI and GLUE; -1 and "-" mark disagreement."""
-_HINT = "Call the columns anchor, positive and, where there are any, negative; or say which they are."
+_HINT = "Call the columns anchor, positive and optionally negative; or set `columns`."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +79,7 @@ def load_triplets(
     table = tables.get("train") or next(iter(tables.values()))
     names = tuple(columns) if columns is not None else _find(table)
     if len(names) not in (2, 3):
-        raise table.unfit(f"{len(names)} columns named where two or three are needed.", _HINT)
+        raise table.unfit(f"{len(names)} columns are given; two or three are needed.", _HINT)
     check_columns(table, names)
     labels = _nli_labels(table, names[2]) if len(names) == 3 else None
     if labels is not None:
@@ -124,7 +124,7 @@ def _triplets_of_nli(
         if wanted not in labels:
             raise DataError(
                 f"{table.source} has no pair of the class {wanted}.",
-                hint=f"Its classes are {', '.join(sorted({*labels} - {''}))}; give a whole NLI set.",
+                hint=f"Its classes are {', '.join(sorted({*labels} - {''}))}; give a complete NLI set.",
             )
     texts: dict[str, dict[str, list[str]]] = {ENTAILMENT: {}, CONTRADICTION: {}, NEUTRAL: {}, "": {}}
     for premise, hypothesis, label in zip(*map(table.texts, columns[:2]), labels, strict=True):

@@ -83,7 +83,7 @@ def correlate(cosines: Sequence[float], targets: Sequence[float]) -> Evaluation:
     check_ranks(targets)
     if len(set(cosines)) < 2 or not all(map(math.isfinite, cosines)):
         raise DataError(
-            "The model gives every pair the same similarity, or one that is not a number.",
+            "The model gives every pair the same similarity, or similarities that are not finite.",
             hint="Check the model: its vectors may be constant or hold NaN.",
         )
     return Evaluation(
@@ -201,10 +201,10 @@ def run_sts(run: SuiteRun) -> SuiteReport:
     sets, name = find_sts(run.data), run.options["seen"]
     seen = seen_by(run.model) if name is None else read_trained_pairs(name)
     if name is None and len(seen):
-        name = f"pairs noted in {run.model}"
-        run.note(f"{run.model} was trained on or chosen by {name}: scored with and without those pairs.")
+        name = f"pairs recorded in {run.model}"
+        run.note(f"{run.model} was trained or selected on {name}: scored with and without these pairs.")
     elif name is None and read_origin(run.model) is not None:
-        run.note(f"What {run.model} was trained on is not known here: name it with --seen.")
+        run.note(f"The training data of {run.model} are unknown: name them with --seen.")
     return score_sts(run.encoder, sets, model=run.model, seen=seen, progress=run.progress, seen_name=name)
 
 
@@ -233,7 +233,7 @@ def score_sts(
         ModelError: The encoder does not give one vector per text.
     """
     if not sets:
-        raise UsageError("There are no sets to score.", hint="find_sts(path) gives those of a folder.")
+        raise UsageError("There are no sets to score.", hint="Find the sets of a folder with find_sts(path).")
     for data in sets:
         data.check_ranked()
     texts = distinct_texts(pair for data in sets for pair in data)
@@ -252,7 +252,7 @@ def score_sts(
             values |= {"unseen pairs": int(fresh.sum()), "Spearman unseen": unseen}  # None if too few are left
         rows.append(Score(task=data.name, values=values, size=(whole.num_pairs,)))
         if len(data) != (published := STS_PAIRS.get(data.name, len(data))):
-            notes.append(f"{data.name} here has {len(data):,} of the published {published:,} pairs: not comparable.")
+            notes.append(f"{data.name} has {len(data):,} of the published {published:,} pairs: not comparable.")
     if seen_name is not None:
         notes.append(f"Unseen pairs: without {seen_name}.")
     return report_of("sts", encoder, model, "semantic similarity × 100", rows, notes)

@@ -81,7 +81,7 @@ def find_tasks(tasks: Sequence[Any]) -> list[Any]:
         if others := sorted(set(task.metadata.modalities) - {"text"}):
             raise UsageError(
                 f"The MTEB task {task.metadata.name} needs a model of {', '.join(others)}; this one encodes texts.",
-                hint="Name tasks on texts, such as STSBenchmark.",
+                hint="Name text tasks, such as STSBenchmark.",
             )
     return loaded
 
@@ -162,7 +162,7 @@ def _scored(adapter: MtebEncoder, task: Any) -> Score:
     about, score = task.metadata, 100 * float(result.get_score())
     if not math.isfinite(score):
         raise DataError(
-            f"The model has no {about.main_score} on the MTEB task {about.name}: it is not a number.",
+            f"The model's {about.main_score} on the MTEB task {about.name} is not a number.",
             hint="Check the model: it may give every text the same vector.",
         )
     return Score(

@@ -76,7 +76,7 @@ class SearchVectors:
         if measure != "cosine" and (form.normalize or form.precision in ("int8", "binary")):
             if measure == "manhattan" or not unit:
                 raise UsageError(
-                    f"This model compares vectors by {measure}, which needs their lengths; this format loses these.",
+                    f"This model compares vectors by {measure}, which needs the lengths that this format loses.",
                     hint='Use `precision="float32"` or `precision="float16"`, and `normalize=False`.',
                 )
             measure = "cosine"
@@ -284,7 +284,7 @@ def compare(
     progress = reporter(progress)
     sides = {"full": encode_set(full, data, progress=progress), "lean": encode_set(lean, data, progress=progress)}
     widths = {name: side.documents.shape[1] for name, side in sides.items()}
-    notes = [f"Overlap: share of the {top} documents that the full model finds in float32."]
+    notes = [f"Overlap: share of the {top} documents found by the full model in float32."]
     ways = dict(WAYS)
     if widths["full"] != widths["lean"]:
         del ways["lean queries, full index"]

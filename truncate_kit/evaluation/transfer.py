@@ -278,7 +278,7 @@ def run_transfer(run: SuiteRun) -> SuiteReport:
         if note := seen_note(run.model, keys, seen, f"rows of {data.name}"):
             run.note(note)
     if settings.max_rows is None:
-        run.note("This takes minutes to hours, mostly for logistic regressions; `quick` is a first look.")
+        run.note("This takes minutes to hours, mostly for logistic regressions; use `quick` for a first look.")
     return score_transfer(
         run.encoder,
         sets,
@@ -319,11 +319,11 @@ def score_transfer(
     progress, settings = reporter(progress), settings or TransferSettings()
     for data in sets:
         if len(data.classes) < 2:
-            raise DataError(f"{data.name} has one class alone.", hint="Give a set with at least two classes.")
+            raise DataError(f"{data.name} has only one class.", hint="Give a set with at least two classes.")
     most = {data.name: max(settings.train_rows(len(data)).values()) for data in sets}
     if most and max(most.values()) < FEWEST_ROWS:
         few = ", ".join(f"{name} leaves {rows} rows to train on" for name, rows in most.items())
-        raise DataError(f"{few}.", hint=f"Take more rows, or a larger share: at least {FEWEST_ROWS} are needed.")
+        raise DataError(f"{few}.", hint=f"Use more rows or a larger share: at least {FEWEST_ROWS} are needed.")
     if settings.head and (pooler is None or not isinstance(encoder, Encoder)):
         raise ModelError(f"{model} has no trained pooler head.", hint="Leave out `head`.")
     rows, notes, subsets = list[Score](), list[str](), 0
@@ -339,7 +339,7 @@ def score_transfer(
         number = f"{subsets:,} subsets of up to {settings.max_layers} layers"
         notes.append(f"Layers were chosen inside the training part, among {number}.")
     if settings.head:
-        notes.append("Means of layers go through the model's trained pooler.")
+        notes.append("Layer means pass through the model's trained pooler.")
     if settings.max_rows is not None:
         notes.append(f"At most {settings.max_rows:,} rows of each set were used: not comparable with other runs.")
     how = f"accuracy × 100 of logistic regression, {settings.splits} splits, tested on {settings.test_share:.0%}"
