@@ -142,7 +142,7 @@ def predicted_drop(
 ) -> DropPrediction | None:
     """Return the prediction of `profile` with the default reference of this model.
 
-    Reads up to `ANALYSED_TEXTS` texts, or graded pairs with that many. Returns None for models of one block and scores
+    Reads up to `ANALYSED_TEXTS` texts, or graded pairs with that many. No prediction for models of one block and scores
     of only 0 and 1.
     """
     usual = default_reference(encoder.name)
@@ -319,7 +319,7 @@ def _order(count: int, seed: int) -> list[int]:
 def _spearman(
     read: Callable[..., Tensor], pairs: Sequence[TextPair], held: Mapping[str, int], states: Tensor
 ) -> tuple[float | None, ...]:
-    """Return Spearman × 100 of each layer, None for equal cosines; reuse held states.
+    """Return Spearman × 100 of each layer (undefined for equal cosines); reuse held states.
 
     Raises `DataError` for fewer than three pairs or equal scores.
     """

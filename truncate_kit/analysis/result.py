@@ -24,7 +24,7 @@ class AnalysisSettings:
     """Settings of `profile`; see also `cka_matrix` and `Encoder.hidden_states`.
 
     A second curve excludes the `outliers` dimensions of largest variance. `intervals` is the number of text groups for
-    confidence intervals; 0, or too few texts, give none. `blocks` are as in `keep`, by default all; `pooling` is by
+    confidence intervals; 0, or too few texts: no intervals. `blocks` are as in `keep`, by default all; `pooling` is by
     default each model's own. `max_texts=None` uses all. `streamed` is by default chosen by size (never for RBF).
 
     Raises:
@@ -72,13 +72,13 @@ class LayerProfile(Result):
     """Measures of layers 0 (embeddings) … depth of one model."""
 
     model: str
-    reference: str | None  # None: the own middle layer
+    reference: str | None  # else the own middle layer
     depth: int
     reference_depth: int | None
     width: int
     pooling: str
     raw: bool
-    parameters: tuple[int | None, ...]  # after a cut at each layer, pooler excluded; None if uncuttable there
+    parameters: tuple[int | None, ...]  # after a cut at each layer, pooler excluded; empty if uncuttable there
     # With the reference at the same relative depth, or the own middle layer.
     cka: Curve
     cka_without_outliers: Curve | None  # without dimensions of largest variance
@@ -99,7 +99,7 @@ class LayerProfile(Result):
     num_not_drawn: int  # beyond `max_texts`
     streamed: bool
     matrix_texts: int  # texts used for the matrix
-    drop: DropPrediction | None  # None for models of one block and if `labels`
+    drop: DropPrediction | None  # missing for models of one block and if `labels`
     # Means over queries, × 100, by metric; the first chooses.
     searched: dict[SearchMetric, tuple[float, ...]] = field(default_factory=dict)
     num_queries: int = 0

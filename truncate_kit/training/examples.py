@@ -294,7 +294,7 @@ class Evaluator:
         raise NotImplementedError
 
     def interval_of(self, vectors: Tensor) -> tuple[float, float] | None:
-        """Return the bootstrap 95 % interval, None without labels."""
+        """Return the bootstrap 95 % interval, if there are labels."""
         return None
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:

@@ -260,8 +260,8 @@ class BaseTrial(Result):
     dev_scores: tuple[float, ...]  # after each epoch or evaluation
     best_epoch: int  # from 1; all other scores are at this epoch
     dev: float  # main score
-    dev_pearson: float | None  # × 100, None if undefined
-    test: float | None  # None in search trials
+    dev_pearson: float | None  # × 100, if defined
+    test: float | None  # not in search trials
     test_pearson: float | None
     seconds: float  # training and evaluation
 
