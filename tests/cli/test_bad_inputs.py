@@ -156,7 +156,7 @@ distill m | There are no texts to learn from.
 distill m --texts few.txt | Only 2 distinct texts
 distill m --texts raw.txt --blocks 2 --within 1 | two budgets
 distill m --texts raw.txt --blocks 9 | No lean model has 9 blocks
-distill m --texts raw.txt --layer 2 --blocks 2,3 | Block 3 lies behind layer 2
+distill m --texts raw.txt --layer 2 --blocks 2,3 | Block 3 comes after the target layer 2
 distill m --texts raw.txt --megabytes 0.001 | takes 0.0 megabytes
 distill m --texts raw.txt --query-weight -1 | --query-weight -1.0 is out of range
 distill m --texts raw.txt --query-weight 7 | --query-weight weighs queries
@@ -193,7 +193,7 @@ combine m --data good.csv --search exact --beam-width 8 | --beam-width goes with
 combine m --data good.csv --over max --beam-width 8 | --beam-width goes with a beam search only
 combine m --data good.csv --layers-up-to 0 | out of range
 combine m --data good.csv --over max --head | mean over layers
-combine electra --data good.csv --head | without a pooler head
+combine electra --data good.csv --head | has no pooler head
 combine m --data good.csv --split dev | has no split 'dev'
 combine m --data five.csv | 5 pairs: too few
 analyze m --data good.csv --estimator unbiased | 'unbiased'

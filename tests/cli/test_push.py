@@ -83,17 +83,17 @@ def test_a_base_that_only_this_machine_has_stays_here(base, hub, folder, tmp_pat
 
 def test_who_may_not_write_is_told_how_to_log_in(hub, folder, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_wrong")
-    with pytest.raises(TruncateKitError, match="does not take me/lean") as found:
+    with pytest.raises(TruncateKitError, match="The upload to me/lean failed") as found:
         push_folder(folder, "me/lean")
     assert "hf auth login" in found.value.hint
     assert hub.repos == {}
 
 
 def test_a_hub_that_is_not_there(hub, folder, monkeypatch):
-    with pytest.raises(TruncateKitError, match="does not take me/lean"):
+    with pytest.raises(TruncateKitError, match="The upload to me/lean failed"):
         push_folder(folder, "me/lean", endpoint="http://127.0.0.1:9")
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    with pytest.raises(TruncateKitError, match="does not take me/lean"):
+    with pytest.raises(TruncateKitError, match="The upload to me/lean failed"):
         push_folder(folder, "me/lean")
     assert hub.asked == []
 

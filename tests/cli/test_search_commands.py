@@ -79,7 +79,7 @@ def test_analyze_scores_every_layer(capfd, tiny_folder, folder, tmp_path):
 def test_a_graph_is_checked_and_quantized_by_cosines_of_the_model_itself(capfd, tiny_folder, folder, tmp_path):
     command = ("export", tiny_folder("bert"), "--onnx", "--data", folder, "--workspace", tmp_path / "made")
     out, err = run_both(capfd, *command, "--precision", "int8")
-    assert "has no graded pairs: cosines of the model between its queries and documents stand for them" in err
+    assert "has no graded pairs: the model's cosines between queries and documents replace the grades" in err
     assert "All layers in int8 cost" in out
     found = json.loads(run(capfd, *command, "--json"))
     assert found["scored_on"].endswith("/test")

@@ -129,9 +129,9 @@ def test_report_states_score_layers_and_invariance(exported, bert, monkeypatch):
     if found["weight_bits"] == 8:
         sent = pickle.dumps(EncodingWork(OnnxEncoder.load(folder / "model_int8.onnx"), VectorFormat()))
         monkeypatch.setenv(INSTRUCTIONS, "avx2")
-        with pytest.raises(DeviceError, match="weights of 8 bits"):  # whose products overflow there
+        with pytest.raises(DeviceError, match="8-bit weights"):  # whose products overflow there
             check_runnable(folder / "model_int8.onnx", "cpu")
-        with pytest.raises(DeviceError, match="weights of 8 bits"):  # the same in a worker on such a machine
+        with pytest.raises(DeviceError, match="8-bit weights"):  # the same in a worker on such a machine
             pickle.loads(sent).move("cpu")
 
 

@@ -70,7 +70,7 @@ def test_weights_beside_the_graph_are_known_by_their_bytes(exported, folder):
     weights.write_bytes(data)
     for damage in (lambda: None, weights.unlink):
         damage()
-        with pytest.raises(ModelError, match=rf"{weights.name} is not as it was when model\.onnx was made"):
+        with pytest.raises(ModelError, match=rf"{weights.name} has changed since model\.onnx was exported"):
             OnnxEncoder.load(folder)
 
 
@@ -80,16 +80,16 @@ def test_a_graph_is_not_used_for_another_model_than_its_own(folder):
     for name in ("model.safetensors", "1_Pooling/config.json"):
         content = (folder / name).read_bytes()
         (folder / name).write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
-        with pytest.raises(ModelError, match=rf"{name} is not as it was when model\.onnx was made"):
+        with pytest.raises(ModelError, match=rf"{name} has changed since model\.onnx was exported"):
             check_record(graph)
         (folder / name).write_bytes(content)
     (folder / "openvino_model.bin").write_bytes(b"no loader of ours reads it")
     shutil.copy(folder / "model.safetensors", other)
-    with pytest.raises(ModelError, match=f"{other.name} is not as it was"):
+    with pytest.raises(ModelError, match=f"{other.name} has changed since"):
         check_record(graph)
     other.unlink()
     listing = (folder / "modules.json").rename(folder / "modules")
-    with pytest.raises(ModelError, match=r"modules\.json is not as it was"):
+    with pytest.raises(ModelError, match=r"modules\.json has changed since"):
         check_record(graph)
     listing.rename(folder / "modules.json")
     assert check_record(graph) is not None
@@ -103,7 +103,7 @@ def test_a_graph_that_the_record_does_not_know(folder):
     graph = (folder / "model.onnx").rename(folder / "model_int8.onnx")
     for _ in range(2):
         assert suited_precision(folder) is None
-        with pytest.raises(ModelError, match=r"does not know model_int8\.onnx") as problem:
+        with pytest.raises(ModelError, match=r"has no record of model_int8\.onnx") as problem:
             OnnxEncoder.load(graph)
         assert problem.value.hint.endswith('`export_onnx(settings=ExportSettings(precision="int8"))`.')
         (folder / "export.json").unlink(missing_ok=True)

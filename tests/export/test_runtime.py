@@ -187,7 +187,7 @@ def test_runtime_follows_the_name_or_the_option(prompted, tiny_folder):
     assert isinstance(load_text_encoder(folder, runtime="onnx"), OnnxEncoder)
     with pytest.raises(UsageError, match="no runtime 'tensorrt'"):
         load_text_encoder(folder, runtime="tensorrt")
-    with pytest.raises(UsageError, match="is one graph"):
+    with pytest.raises(UsageError, match="is a single graph"):
         load_text_encoder(folder / "model.onnx", precision="fp32")
-    with pytest.raises(UsageError, match="has its pooling"):
+    with pytest.raises(UsageError, match="pooling and length of a graph"):
         load_text_encoder(folder, runtime="onnx", pooling="cls")

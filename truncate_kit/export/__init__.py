@@ -1,1 +1,1 @@
-"""The pooled graph: exported, fused, checked, and run in ONNX Runtime."""
+"""ONNX export: build, fuse, check and run graphs in ONNX Runtime."""

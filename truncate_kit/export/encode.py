@@ -1,4 +1,4 @@
-"""Encode a file of texts to vectors in flat memory; a killed run can be resumed."""
+"""Encode a file of texts to vectors in constant memory; a killed run can be resumed."""
 
 import hashlib
 import io
@@ -29,9 +29,9 @@ from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.store import StoredRows, add_parts, encoder_digest
 
-CHUNK = 4096  # rows: fill all cores, and take seconds to do again
+CHUNK = 4096  # rows: enough for all cores, and seconds to repeat
 Chunk = tuple[int, list[Any]]
-"""Texts that are encoded together, after the number of texts before them."""
+"""Index of the first text, and texts that are encoded together."""
 _STEP = 100_000  # texts between two reports of progress
 
 
@@ -47,7 +47,7 @@ class EncodedFile(Result):
     file_bytes: int
     resumed_at: int  # rows from earlier runs
     seconds: float  # of this run
-    num_cut: int | None = None  # too long texts, of this run
+    num_cut: int | None = None  # texts cut in this run
 
     @property
     def rate(self) -> float:
@@ -68,17 +68,17 @@ def encode_file(
 ) -> EncodedFile:
     """Write the vectors of all texts in `source` to `out`, a .npy file of shape (texts, columns).
 
-    The same call resumes a killed run, with the same bytes. NAME.json beside `out` holds its origin.
+    The same call resumes a killed run, with the same bytes. `out`.json records its origin.
 
     Args:
-        encoder: In torch, or as a graph.
+        encoder: A torch model or a graph.
         source: .txt (one text a line), .csv, .tsv, .jsonl or .parquet.
         out: Ends in .npy.
-        column: Of the texts.
-        form: By default float32, unchanged.
+        column: Column of the texts.
+        form: Vector format; by default float32, unchanged.
         chunk: Rows encoded together.
         engine: By default this process.
-        progress: Called after each chunk.
+        progress: True draws bars; a callable receives steps.
 
     Raises:
         DataError: A row has no text.
@@ -115,7 +115,7 @@ def encode_file(
             if seen.hexdigest() != job["texts"]:
                 shutil.rmtree(work, ignore_errors=True)
                 raise DataError("The file of texts was changed while it was read.", hint="Run it again.")
-            # First: the output never stands without its note.
+            # Note first: no output without a note.
             write_json(note, {"job": job, "sha256": digest_of(stored.file)})
             try:
                 stored.file.replace(out)
@@ -136,7 +136,7 @@ def encode_file(
 
 
 def gives_unit_vectors(encoder: Encoder | OnnxEncoder) -> bool:
-    """Check that vectors have length 1."""
+    """Return whether vectors have length 1."""
     if isinstance(encoder, Encoder):
         return ends_normalized(encoder)
     return encoder.report is not None and encoder.report.normalized
@@ -183,7 +183,7 @@ def _rows_of(work: Path, job: dict[str, Any], form: VectorFormat) -> StoredRows:
 
 
 def _chunks(texts: Iterator[str], job: dict[str, Any], digest: "hashlib._Hash") -> Iterator[Chunk]:
-    """Yield whole chunks, and add their texts to `digest`."""
+    """Yield whole chunks; add all texts to `digest`."""
     for start in range(0, job["num_texts"], job["chunk"]):
         wanted = min(job["chunk"], job["num_texts"] - start)
         chunk = list(islice(texts, wanted))
@@ -193,10 +193,10 @@ def _chunks(texts: Iterator[str], job: dict[str, Any], digest: "hashlib._Hash") 
 
 
 class EncodingWork:
-    """Encoding as work for an engine; a graph travels as its files."""
+    """Encoding as work for an engine; a graph is pickled as its files."""
 
     def __init__(self, encoder: Encoder | OnnxEncoder, form: VectorFormat) -> None:
-        self._encoder: Any = encoder  # of a graph, in a pickle: its files and what is beside them
+        self._encoder: Any = encoder  # a pickled graph is a tuple of files and metadata
         self._form = form
 
     def move(self, device: str) -> None:
@@ -205,7 +205,7 @@ class EncodingWork:
             name, files, reader, heads, report = self._encoder
             if report is not None:
                 check_bits(report)
-            self._home = tempfile.TemporaryDirectory(prefix="truncate-kit-")  # as long as the graph
+            self._home = tempfile.TemporaryDirectory(prefix="truncate-kit-")  # kept as long as the graph
             for place, content in files.items():
                 Path(self._home.name, place).write_bytes(content)
             file, threads = Path(self._home.name, name), torch.get_num_threads()
@@ -214,7 +214,7 @@ class EncodingWork:
             self._encoder.to(device)
 
     def perform(self, chunk: Chunk, send: Send) -> tuple[bytes, int]:
-        """Return the stored rows, and the number of too long texts."""
+        """Return the stored rows, and the number of cut texts."""
         _, texts = chunk
         rows, reader = self._form.store(self._encoder.vectors(texts)).tobytes(), self._encoder.reader
         return rows, 0 if reader is None else reader.num_cut(texts)

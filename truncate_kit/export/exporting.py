@@ -1,4 +1,4 @@
-"""Export a checked graph into a saved folder, and push folders to the hub; a failure leaves a folder as it was."""
+"""Export a checked graph into a saved folder, and push folders to the hub; failures leave folders unchanged."""
 
 import contextlib
 import tempfile
@@ -69,7 +69,7 @@ from truncate_kit.models.store import encoder_digest, origin_of
 _EXPORTERS = ("onnx", "onnxscript")
 _DEFAULTS = ExportSettings()
 _BATCHES, _LENGTHS = (1, 2, 17), (2, 16, 128)
-# More attention scores would take tens of GB unfused: such lengths run alone.
+# More attention scores would take tens of GB unfused: longer texts run in batches of one.
 _MOST_SCORES = 17 * 512**2
 _MOST_PAIRS = 200
 # Locks, half-written files, records with local paths, and keys of training pairs.
@@ -87,16 +87,16 @@ def export_onnx(
     search_pairs: PairSet | None = None,
     progress: ProgressOption = False,
 ) -> ExportReport:
-    """Write one graph, from token ids to sentence vectors, into the saved folder of `encoder`, and check it.
+    """Write and check a graph, from token ids to sentence vectors, in the saved folder of `encoder`.
 
     Args:
-        encoder: Goes into the graph.
-        folder: If it holds this encoder, the graph and export.json are added; else it is replaced by the saved
-            encoder, without a tokenizer by its configuration only.
-        settings: Of the graph.
-        pairs: Their score must stay (fp32, fp16) or is reported (int8).
-        search_pairs: Other pairs, for int8's choice of layers.
-        progress: True draws bars and logs; else called.
+        encoder: The model to export.
+        folder: A folder that holds this encoder gets the graph and export.json; any other is replaced by the saved
+            encoder (without a tokenizer: its configuration).
+        settings: Settings of the graph.
+        pairs: Pairs on which the score must not change (fp32, fp16) or is reported (int8).
+        search_pairs: Other pairs, to choose the layers in int8.
+        progress: True draws bars; a callable receives steps.
 
     Raises:
         UsageError: int8 without `search_pairs`.
@@ -106,7 +106,7 @@ def export_onnx(
     """
     if settings.precision == "int8" and search_pairs is None:
         raise UsageError(
-            "int8 needs graded pairs to choose its layers on, apart from those that are reported on.",
+            "int8 needs graded pairs to choose its layers, separate from the reported pairs.",
             hint='Give `search_pairs`, or use `precision="fp32"`.',
         )
     folder, digest, progress = local_path(folder), encoder_digest(encoder), reporter(progress)
@@ -147,9 +147,9 @@ def _export_into(
 ) -> ExportReport:
     runtime, precision = require("onnxruntime", extra="cpu"), settings.precision
     require("onnxscript", extra="cpu")
-    read_exports(folder)  # a damaged one must not be replaced
+    read_exports(folder)  # a damaged record must not be replaced
     traced = with_normalization(encoder, settings.normalize)
-    beside = model_digests(folder)  # now: a model that replaces this one later has no graph
+    beside = model_digests(folder)  # read now, in case the model is replaced during the export
     graph, facts = _make(traced, settings, search_pairs, progress)
     path = folder / GRAPH_FILES[precision]
     # Both are written before the first is renamed: on a full disk the old graph keeps its record.
@@ -197,7 +197,7 @@ def _export_into(
 def _make(
     encoder: Encoder, settings: ExportSettings, search_pairs: PairSet | None, progress: Progress
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the graph with fields of the report."""
+    """Return the graph, and fields of the report."""
     progress("Exporting", 0, 1)
     graph = build_graph(encoder, settings.target)
     progress("Exporting", 1, 1)
@@ -219,7 +219,7 @@ def _make(
         with tempfile.TemporaryDirectory(prefix="truncate-kit-int8-") as scratch:
             exact = Path(scratch) / GRAPH_FILE
             save_graph(graph, exact)
-            check_graph(exact, encoder)  # int8 itself has no limit
+            check_graph(exact, encoder)  # the int8 graph has no limit
             graph, facts["quantization"] = search_layers(
                 graph, encoder, search_pairs, Path(scratch), budget=settings.budget, progress=progress
             )
@@ -253,7 +253,7 @@ def check_graph(
         cases.append(("token states", batch, batch, STATES, None))
     for pairs in (1, 8) if encoder.heads is not None else ():
         batch = _random_batch(encoder, 2 * pairs, min(12, encoder.max_length))
-        if pairs > 1:  # end with one text twice
+        if pairs > 1:  # the last pair is one text twice
             for value in batch.values():
                 value[-1] = value[pairs - 1]
         cases.append((f"score of {counted(pairs, 'pair')}", batch, batch, SCORE, 1.0))
@@ -269,7 +269,7 @@ def check_graph(
 
 
 def odd_inputs(encoder: Encoder) -> list[Feeds]:
-    """Make feeds of extreme ids and the greatest length."""
+    """Return inputs with extreme ids and the greatest length."""
     batches = [_random_batch(encoder, 1, encoder.max_length), *_odd_batches(encoder).values()]
     return [{name: value.numpy() for name, value in batch.items()} for batch in batches]
 
@@ -286,7 +286,7 @@ def _odd_batches(encoder: Encoder) -> dict[str, Batch]:
 
 
 def _random_batch(encoder: Encoder, size: int, length: int) -> Batch:
-    """Draw ids; the first row has the full length, the others any."""
+    """Draw ids; the first row has the full length, others a random length."""
     generator = torch.Generator().manual_seed(size * 10_007 + length)
     ids = torch.randint(int(encoder.backbone.config.vocab_size), (size, length), generator=generator)
     ends = torch.randint(min(2, length), length + 1, (size, 1), generator=generator)
@@ -295,7 +295,7 @@ def _random_batch(encoder: Encoder, size: int, length: int) -> Batch:
 
 
 def _batch(encoder: Encoder, ids: Tensor, mask: Tensor) -> Batch:
-    # RoBERTa counts positions without padding ids: they may stand only under a mask of 0.
+    # RoBERTa counts positions without padding ids: they may occur only where the mask is 0.
     padding = encoder.backbone.config.pad_token_id
     if padding is not None:
         other = (int(padding) + 1) % int(encoder.backbone.config.vocab_size)
@@ -323,7 +323,7 @@ def _without_padding(result: NDArray[np.float32], batch: Batch, output: str) -> 
 
 
 def _compare(name: str, result: NDArray[Any], expected: NDArray[Any], limit: float | None, unit: float | None) -> float:
-    """Return the largest difference over `unit`, by default over the largest expected entry."""
+    """Return the largest difference divided by `unit`, by default by the largest expected entry."""
     if not (np.isfinite(expected).all() and np.isfinite(result).all()):
         raise failed_check(f"{name}: vectors hold NaN or infinity")
     if result.shape != expected.shape:
@@ -338,7 +338,7 @@ def _compare(name: str, result: NDArray[Any], expected: NDArray[Any], limit: flo
 def check_score(
     encoder: Encoder, exported: OnnxEncoder, pairs: PairSet, *, precision: Precision = "fp32"
 ) -> dict[str, Any]:
-    """Return fields of the report; raise `ModelError` if a correlation moves too far."""
+    """Return fields of the report; raise `ModelError` if a correlation changes beyond the limit."""
     limit = PRECISIONS[precision].score_limit
     torch_score, graph_score = evaluate(encoder, pairs.pairs), evaluate(exported, pairs.pairs)
     fields: dict[str, Any] = {"scored_on": pairs.name, "num_pairs": len(pairs)}
@@ -351,9 +351,9 @@ def check_score(
 
 
 def measure_invariance(exported: OnnxEncoder, pairs: PairSet) -> dict[str, float]:
-    """Compare unit vectors of texts run in batches, and padded to the longest, with texts run alone.
+    """Compare unit vectors of texts run in batches, or padded to the longest, with those of texts run alone.
 
-    Differences are largest changes of an entry, cosines the lowest ones, Spearman × 100.
+    Return the largest entry differences, lowest cosines, and Spearman × 100.
     """
     assert exported.reader is not None
     chosen = pairs.pairs[:: -(-len(pairs) // _MOST_PAIRS)]
@@ -394,7 +394,7 @@ def _is_hub_name(name: str) -> bool:
 
 
 def check_hub_name(name: str) -> None:
-    """Raise `UsageError` unless `name` is a possible hub name."""
+    """Raise `UsageError` unless `name` is a valid hub name."""
     if "/" not in name or not _is_hub_name(name):
         raise UsageError(
             f"{name!r} is not a valid hub name.", hint="Write it like owner/name: letters, digits, - _ and ."
@@ -402,11 +402,11 @@ def check_hub_name(name: str) -> None:
 
 
 def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str | None = None) -> tuple[str, str, bool]:
-    """Upload a saved model in one commit; return its address, the commit, and whether it is private.
+    """Upload a saved model in one commit; return the address, the commit, and whether the repository is private.
 
     Raises:
-        ModelError: No model, an unchecked graph, or a card with a local base.
-        UsageError: An impossible name, or a public repository without `public`.
+        ModelError: No model, an unchecked graph, or a card with a local base model.
+        UsageError: An invalid name, or a public repository without `public`.
         TruncateKitError: The hub cannot be reached, or refuses.
     """
     check_hub_name(name)
@@ -428,8 +428,8 @@ def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str 
         )
     except (errors.OfflineModeIsEnabled, errors.HfHubHTTPError, errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # as above
         raise TruncateKitError(
-            f"The hub does not take {name}: {first_line(error)}.",
-            hint="The folder is as it was. Check the connection, HF_HUB_OFFLINE, and your login: hf auth login.",
+            f"The upload to {name} failed: {first_line(error)}.",
+            hint="The folder is unchanged. Check the connection, HF_HUB_OFFLINE, and your login: hf auth login.",
         ) from error
     return f"{api.endpoint}/{name}", str(commit.oid), private
 

@@ -1,4 +1,4 @@
-"""Trace an encoder into one ONNX graph, fit it to ONNX Runtime's own operators or float16, and write it."""
+"""Trace an encoder into an ONNX graph, fuse operators for ONNX Runtime, convert to float16, and save."""
 
 import copy
 import hashlib
@@ -31,14 +31,14 @@ SCORE = "score"  # of pairs
 STATES = "last_hidden_state"  # for loaders that pool by themselves
 GRAPH_FILE = GRAPH_FILES["fp32"]
 MICROSOFT = "com.microsoft"  # domain of ONNX Runtime's own operators
-EMBED_LIMIT = 1_900_000_000  # bytes of weights above which they get their own file; protobuf ends at 2 GiB
+EMBED_LIMIT = 1_900_000_000  # bytes: larger weights get their own file; protobuf ends at 2 GiB
 LENGTH = 7  # tokens of traced texts, at most
 _BIAS_PLACE, _MASK_PLACE = 5, 3  # inputs of com.microsoft Attention
 _WORDS, _POSITIONS, _TYPES = (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type"))
 _NORM = "embeddings.LayerNorm.weight"
 _SMALLEST, _LARGEST = 5.96e-8, 65504.0  # float16, subnormal and normal
 _LARGE = 1024  # size of a constant worth storing in half
-# The others only move or mask values.
+# Other operators only move or mask values.
 _VALUES = frozenset(
     ("MatMul", "Gemm", "Add", "Mul", "Div", "Attention", "LayerNormalization", "BiasGelu", "Gelu", "FastGelu", "Conv",
      "SkipLayerNormalization", "EmbedLayerNormalization", "MultiHeadAttention", "RMSNormalization",
@@ -49,7 +49,7 @@ _MASKED = -1e30  # scores below it are masked
 _WIDE_OPERATORS = frozenset(
     ("Pow", "ReduceL2", "ReduceMean", "ReduceSum", "Reciprocal", "Sqrt", "Range", "CumSum", "Max", "Min")
 )
-# Pooling without sums: only its readers are wide.
+# Pooling without sums: only later nodes stay float32.
 _CHOOSING = frozenset(("GatherND", "ReduceMax"))
 
 
@@ -69,7 +69,7 @@ def with_normalization(encoder: Encoder, normalize: bool | None) -> Encoder:
 
 
 def ends_normalized(encoder: Encoder) -> bool:
-    """Check that vectors are scaled to length 1 at the end."""
+    """Return whether vectors are scaled to length 1 at the end."""
     return bool(len(encoder.tail)) and isinstance(encoder.tail[-1], Normalize)
 
 
@@ -88,7 +88,7 @@ class Traced(nn.Module):
             return self.encoder.from_states(states, attention_mask), states
         vectors: Tensor = self.encoder(input_ids, attention_mask)
         half = vectors.shape[0] // 2
-        # Scored all round, then cut: kernels fail on the 0 pairs of a single text.
+        # Score all rows, then cut: kernels fail on the 0 pairs of a single text.
         return vectors, heads.similarities(vectors, torch.cat([vectors[half:], vectors[:half]]))[:half]
 
 
@@ -106,10 +106,10 @@ def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True)
                 require("transformers.exporters.onnxruntime_fusions", extra="cpu").fuse_for_onnxruntime(model, target)
                 if target == "cpu":
                     _split_skip_norms(model)
-            # Else some weights are transposed in every run.
+            # Otherwise some weights are transposed in every run.
             _fold(model, lambda node: node.op_type == "Transpose")
             for value in (made for node in model.graph for made in node.outputs):
-                value.dtype = value.dtype or require("onnx_ir", extra="cpu").DataType.FLOAT  # fused norms have none
+                value.dtype = value.dtype or require("onnx_ir", extra="cpu").DataType.FLOAT  # fused norms set no type
     except Exception as error:  # the tracer raises anything
         raise ModelError(
             f"{encoder.name} cannot be traced: {type(error).__name__}: {first_line(error)}.",
@@ -121,7 +121,7 @@ def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True)
 def fold_constants(model: Any) -> set[str]:
     """Compute products of weights alone (DeBERTa's positions) in place; return their names.
 
-    ONNX Runtime does so in float32 only.
+    ONNX Runtime folds in float32 only.
     """
     known = set(model.graph.initializers)
     _fold(model, lambda node: node.op_type != "Concat")  # projections that blocks share stay shared
@@ -135,7 +135,7 @@ def _fold(model: Any, wanted: Callable[[Any], bool]) -> None:
 
 
 def _trace(encoder: Encoder) -> Any:
-    # Different sizes above 1: neither is taken for a constant.
+    # Different sizes above 1: the tracer makes neither constant.
     ids = torch.ones((5, min(LENGTH, encoder.max_length)), dtype=torch.long, device=encoder.device)
     mask = torch.ones_like(ids)
     mask[1, 2:] = 0
@@ -170,7 +170,7 @@ def _frozen(encoder: Encoder) -> Iterator[None]:
 
 @contextmanager
 def _constant_positions(encoder: Encoder) -> Iterator[None]:
-    """Make normed tables of relative positions constants."""
+    """Make normalised tables of relative positions constant."""
     name = "get_rel_embedding"
     tables = {module: getattr(module, name)() for module in encoder.modules() if hasattr(type(module), name)}
     for module, table in tables.items():
@@ -184,7 +184,7 @@ def _constant_positions(encoder: Encoder) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence reports of every missing optional operator."""
+    """Silence reports of missing optional operators."""
     with warnings.catch_warnings(action="ignore"), errors_only("torch.onnx", "onnxscript", "onnx_ir"):
         yield
 
@@ -219,7 +219,7 @@ def _split_skip_norms(model: Any) -> None:
 
 
 def set_mask(model: Any, form: Literal["tokens", "lengths"]) -> str:
-    """Connect the mask to fused attentions in place; return its form, or "unfused" without any.
+    """Connect the mask to fused attentions in place; return the form, or "unfused" without fused attentions.
 
     "tokens", the mask itself (b, t), suits the CPU. "lengths", its sums (b,), needs padding on the right, and lets CUDA
     use TensorRT's (SM 70 to 89) or cuDNN's (from SM 90, ONNX Runtime 1.30) fused kernels.
@@ -245,8 +245,8 @@ def set_mask(model: Any, form: Literal["tokens", "lengths"]) -> str:
 
 
 def fuse_embeddings(model: Any, family: Family, precision: Precision) -> bool:
-    """Fuse the dozen nodes before the first block in place; return False without them."""
-    # The row of type 0, the only one used, is added to the positions. In int8 words stay a Gather, which becomes bytes.
+    """Fuse the embedding nodes in place; return False if the graph does not fit."""
+    # Token type 0, the only one used, is added to the positions. For int8, words stay a Gather, to be quantised.
     # RoBERTa's positions follow the mask.
     ends, weights = (_WORDS, _POSITIONS, _TYPES, _NORM), model.graph.initializers.items()
     tables = {end: value for name, value in weights for end in ends if name.endswith(end)}
@@ -299,7 +299,7 @@ def count_fused_nodes(model: Any) -> dict[str, int]:
 
 
 def constant_weight(node: Any) -> Array | None:
-    """Return the constant matrix that can be in int8."""
+    """Return the node's constant matrix that int8 can store, if any."""
     match node.domain, node.op_type:
         case ("com.microsoft", "Attention"):
             sizes = node.attributes.get("qkv_hidden_sizes")
@@ -337,11 +337,11 @@ def _weights(value: Any) -> Array | None:
 
 
 def to_half(model: Any, family: Family, odd_inputs: Sequence[Feeds]) -> tuple[Any, dict[str, int], float]:
-    """Copy an `onnx_ir.Model` in float16 with the same inputs and outputs, sums and scores in float32.
+    """Convert a copy of an `onnx_ir.Model` to float16; inputs, outputs, sums and scores stay float32.
 
     ONNX Runtime's own converter narrows between neighbouring float32 nodes, so that masked scores become infinite.
-    Also return the float32 operators by number, and the largest other value on `odd_inputs`. Raises `ModelError` if
-    that exceeds float16.
+    Also return the number of each float32 operator, and the largest float16 value on `odd_inputs`. Raises `ModelError`
+    if this value exceeds float16.
     """
     wide = _wide_nodes(model)
     if family.float32_scores:
@@ -356,7 +356,7 @@ def to_half(model: Any, family: Family, odd_inputs: Sequence[Feeds]) -> tuple[An
 
 
 def _wide_nodes(model: Any) -> set[str]:
-    """Name the float32 nodes of every family: squares, sums, and all after pooling."""
+    """Return names of nodes always in float32: squares, sums, and all after pooling."""
     nodes = list(model.graph)
     pooling = [node for node in nodes if node.op_type == "ReduceSum" and _is_float(node.inputs[0])]
     for node in nodes:
@@ -366,7 +366,7 @@ def _wide_nodes(model: Any) -> set[str]:
     for node in nodes:
         above = {str(maker.name) for maker in node.predecessors()}
         below = {str(reader.name) for reader in node.successors()}
-        if above & wide and below and below <= wide:  # between two, such as an epsilon before a root
+        if above & wide and below and below <= wide:  # between two float32 nodes, such as an epsilon before a root
             wide.add(str(node.name))
     return wide
 
@@ -386,7 +386,7 @@ def _reached(nodes: Sequence[Any], step: Callable[[Any], Sequence[Any]]) -> set[
 
 
 def _score_nodes(model: Any) -> set[str]:
-    """Name the nodes from the projections to each Softmax, included."""
+    """Return names of nodes from the projections through each Softmax."""
 
     def scoring(node: Any) -> list[Any]:
         makers = [maker for maker in node.predecessors() if maker.op_type != "LayerNormalization"]
@@ -396,7 +396,7 @@ def _score_nodes(model: Any) -> set[str]:
 
 
 def _largest_value(model: Any, islands: set[str], inputs: Sequence[Feeds]) -> tuple[float, str]:
-    """Find the largest magnitude outside the islands, and its node."""
+    """Return the largest magnitude outside `islands`, and the name of the value."""
     shown = dict.fromkeys(str(value.name) for value in model.graph.outputs)
     for node in model.graph:
         if node.name not in islands and node.op_type in _VALUES:
@@ -412,7 +412,7 @@ def _largest_value(model: Any, islands: set[str], inputs: Sequence[Feeds]) -> tu
 
 
 def _narrow(model: Any, wide: set[str]) -> None:
-    """Narrow all but the nodes in `wide`, inputs and outputs, in place."""
+    """Convert to float16 in place, except the nodes in `wide`, inputs and outputs."""
     ir = require("onnx_ir", extra="cpu")
     full, half = ir.DataType.FLOAT, ir.DataType.FLOAT16
     nodes = list(model.graph)
@@ -425,13 +425,13 @@ def _narrow(model: Any, wide: set[str]) -> None:
         for node in nodes
         if node.name not in wide
         for place, value in enumerate(node.outputs)
-        # A norm's mean and spread are float32 always.
+        # A norm's mean and deviation are always float32.
         if value in floats and not (place in (1, 2) and "LayerNorm" in node.op_type)
     }
     crossed: dict[tuple[Any, Any], Any] = {}
 
     def as_type(value: Any, kind: Any, before: Any) -> Any:
-        """Convert an initializer, else share one Cast between readers."""
+        """Convert an initializer; else return one Cast for all readers."""
         if (value, kind) not in crossed:
             name = f"{value.name}_{kind.name.lower()}"
             if value.const_value is not None and value.producer() is None:
@@ -464,9 +464,9 @@ def _narrow(model: Any, wide: set[str]) -> None:
 
 
 def store_half(model: Any, names: Collection[str]) -> None:
-    """Store large float32 constants as float16, in place; a session widens them at load."""
+    """Store large float32 constants as float16, in place; a session converts them back at load."""
     ir = require("onnx_ir", extra="cpu")
-    for name in sorted(names):  # for the same file each time
+    for name in sorted(names):  # sorted: the file is reproducible
         value = model.graph.initializers.get(name)
         if value is None or value.const_value.dtype != ir.DataType.FLOAT or value.const_value.size < _LARGE:
             continue
@@ -495,7 +495,7 @@ def _narrow_attributes(ir: Any, node: Any) -> None:
 
 
 def _cut(array: Any) -> Any:
-    """Convert to float16, clipped to its range; only 0 becomes 0."""
+    """Convert to float16, clipped to its range; nonzero values stay nonzero."""
     small = (np.abs(array) < _SMALLEST) & (array != 0)
     return np.where(small, np.copysign(_SMALLEST, array), np.clip(array, -_LARGEST, _LARGEST)).astype(np.float16)
 
@@ -512,7 +512,7 @@ def save_graph(model: Any, path: Path) -> Path | None:
     weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
     data = None
     if sum(weight.nbytes for weight in weights) > EMBED_LIMIT:
-        digest = hashlib.sha256()  # in the file's name: a graph never meets other weights
+        digest = hashlib.sha256()  # in the file's name: graphs never load other weights
         for weight in weights:
             digest.update(weight.tobytes())
         data = path.with_name(f"{path.name}.{digest.hexdigest()[:12]}.data")
@@ -524,7 +524,7 @@ def save_graph(model: Any, path: Path) -> Path | None:
 
 
 def strip_notes(model: Any) -> None:
-    """Remove the tracer's notes in place: they hold local paths."""
+    """Remove the tracer's notes in place, as notes contain local paths."""
     for node in model.graph.all_nodes():
         node.doc_string = None
         for noted in (node, *node.outputs):
@@ -539,7 +539,7 @@ def graph_files(graph: Path) -> list[Path]:
 
 
 def bytes_of_rows(graph: Path, rows: int) -> int:
-    """Sum the bytes of one row over weights with `rows` rows (word embeddings)."""
+    """Return the bytes per row, summed over weights with `rows` rows (word embeddings)."""
     ir = require("onnx_ir", extra="cpu")
     weights = (value.const_value for value in ir.load(graph).graph.initializers.values())
     return sum(weight.nbytes // rows for weight in weights if weight is not None and weight.shape[0:1] == (rows,))
@@ -547,14 +547,14 @@ def bytes_of_rows(graph: Path, rows: int) -> int:
 
 @contextmanager
 def watching(model: Any, names: Sequence[str]) -> Iterator[Watch]:
-    """Yield a function from inputs to the named values, computed on the CPU."""
+    """Yield a function that computes the named values from inputs, on the CPU."""
     runtime = require("onnxruntime", extra="cpu")
     watched = model.clone()
     values = {value.name: value for node in watched.graph for value in node.outputs}
     watched.graph.outputs[:] = [values[name] for name in names]
     options = runtime.SessionOptions()
     options.log_severity_level = 4
-    # Through a file: protobuf ends at 2 GiB.
+    # Load from a file: protobuf ends at 2 GiB.
     with tempfile.TemporaryDirectory(prefix="truncate-kit-watch-") as scratch:
         file = Path(scratch) / GRAPH_FILE
         save_graph(watched, file)

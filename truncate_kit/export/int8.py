@@ -1,7 +1,7 @@
 """Dynamic int8: weights with one scale per channel, activations with one scale per token, computed in the graph.
 
-Weights are signed: ONNX Runtime multiplies unsigned ones at less than half the speed. Its own quantiser gives a batch
-one range, so vectors depend on neighbours and padding; a scale per token costs a tenth of the speed, halves the error.
+Weights are signed: ONNX Runtime multiplies unsigned weights at less than half the speed. ONNX Runtime's quantiser uses
+one range per batch, so vectors depend on other texts and padding; a scale per token costs 10 % speed, halves the error.
 """
 
 import math
@@ -24,7 +24,7 @@ from truncate_kit.export.graph import MICROSOFT, Array, Feeds, constant_weight, 
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.encoder import Encoder, padded
 
-# Zero point, 1 … 254, and divisors of channels, (in,), by which rows of weights are multiplied.
+# Zero point, 1 … 254, and divisors of channels, (in,); rows of weights are multiplied by these.
 Rounding = tuple[int, Array | None]
 _PLAIN: Rounding = (128, None)
 _SCOPES = "pkg.torch.onnx.name_scopes"
@@ -38,21 +38,21 @@ _HARM_TEXTS = 128
 
 
 def quantizable(model: Any) -> dict[str, tuple[str, int]]:
-    """Map products with constant weights, fused attentions and word embeddings to module and number of weights."""
+    """Map each quantisable node (product, fused attention, word embedding) to its module and number of weights."""
     weights = ((node, constant_weight(node)) for node in model.graph)
     return {str(node.name): (_module_of(node), int(weight.size)) for node, weight in weights if weight is not None}
 
 
 def _module_of(node: Any) -> str:
-    """Name the module, such as `encoder.layer.0.output.dense`, else the node."""
+    """Return the module, such as `encoder.layer.0.output.dense`, else the node's name."""
     scopes = [part.strip(" '\"") for part in node.metadata_props.get(_SCOPES, "").strip("[]").split(",")]
     return scopes[-2].removeprefix("encoder.backbone.") if len(scopes) > 1 and scopes[-2] else str(node.name)
 
 
 def quantized_inputs(model: Any) -> dict[str, Array | None]:
-    """Map each value that `quantize` turns to bytes to its weights (in, out), side by side.
+    """Map each value that `quantize` rounds to its concatenated weights (in, out).
 
-    Weights that several values share are left out: they cannot follow one divisor.
+    Weights shared by several values are left out, as one divisor cannot fit these.
     """
     readers: dict[str, list[Array]] = {}
     tied = set()
@@ -66,7 +66,7 @@ def quantized_inputs(model: Any) -> dict[str, Array | None]:
 
 
 def _shared(value: Any) -> bool:
-    """Check whether a weight, or a part of it, has several readers."""
+    """Return whether a weight, or a part of it, has several readers."""
     parts = () if value.const_value is not None or value.producer() is None else value.producer().inputs
     return len(value.uses()) > 1 or any(map(_shared, parts))
 
@@ -81,7 +81,7 @@ def quantize(
     reduce_range: bool = False,
     roundings: Mapping[str, Rounding] | None = None,
 ) -> Any:
-    """Copy an `onnx_ir.Model` with its `quantizable` nodes in int8, except those in `keep`.
+    """Return a model copy with its `quantizable` nodes in int8, except those in `keep`.
 
     reduce_range: 7-bit weights, for processors that add pairs of 8-bit products in 16 bits.
     """
@@ -97,7 +97,7 @@ def quantize(
             ir.convenience.replace_nodes_and_values(
                 copy.graph, node, [node], made, node.outputs[:1], made[-1].outputs[:1]
             )
-    for node in copy.graph:  # the tanh form's error is far below half a step
+    for node in copy.graph:  # the tanh approximation's error is far below half a step
         if node.op_type == "BiasGelu" and node.outputs[0] in writer.bytes:
             node.op_type = "FastGelu"
     require("onnx_ir.passes.common", extra="cpu").RemoveUnusedNodesPass()(copy)
@@ -112,11 +112,11 @@ def rounded(weight: Array, axis: int, limit: int) -> tuple[NDArray[np.int8], Arr
 
 
 class _Writer:
-    """Makes int8 nodes in place of float ones; shared weights are rounded once."""
+    """Replaces float nodes by int8 nodes; shared weights are rounded once."""
 
     def __init__(self, ir: Any, graph: Any, limit: int, roundings: Mapping[str, Rounding]) -> None:
         self.ir, self.graph, self.limit, self.roundings = ir, graph, limit, roundings
-        self.bytes: dict[Any, tuple[Any, Any]] = {}  # by states: bytes, and steps of tokens (…, 1)
+        self.bytes: dict[Any, tuple[Any, Any]] = {}  # by states: bytes, and token scales (…, 1)
         self._made: dict[str, Any] = {}
 
     def _initializer(self, name: str, array: NDArray[Any] | np.generic) -> Any:
@@ -126,12 +126,12 @@ class _Writer:
         return self._made[name]
 
     def product(self, node: Any, weight: Array) -> list[Any]:
-        """Replace a MatMul, or a Gemm with its bias."""
+        """Return nodes for a MatMul, or a Gemm with its bias."""
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         return self._rounded_product(node, node.inputs[0], node.inputs[1].name, weight, bias, str(node.name))
 
     def attention(self, node: Any, weight: Array) -> list[Any]:
-        """Replace the projections only."""
+        """Return attention nodes with int8 projections."""
         made, parts = [], []
         for name, matrix in zip("qkv", np.split(weight, 3, axis=1), strict=True):
             source = f"{node.inputs[1].name}_{name}"
@@ -143,7 +143,7 @@ class _Writer:
         return [*made, self.ir.Node(MICROSOFT, "MultiHeadAttention", inputs, kept, name=node.name)]
 
     def embedding(self, node: Any, weight: Array) -> list[Any]:
-        """Round with one scale per row: rare words have wide rows."""
+        """Return embedding nodes with one scale per row: rare words have wide ranges."""
         source, ids = node.inputs[0].name, node.inputs[1]
         values, scale = rounded(weight, 1, 127)
         rows = self.ir.node("Gather", [self._initializer(f"{source}_int8", values), ids], name=f"{node.name}_rows")
@@ -154,7 +154,7 @@ class _Writer:
         return [rows, steps, wide, self.ir.node("Mul", [wide.outputs[0], steps.outputs[0]], name=node.name)]
 
     def _rounded_product(self, before: Any, states: Any, source: str, weight: Array, bias: Any, name: str) -> list[Any]:
-        """Make nodes for states · weight + bias."""
+        """Return nodes for states · weight + bias."""
         zero, divisor = self.roundings.get(states.name, _PLAIN)
         if divisor is not None:
             weight = weight * divisor[:, None]
@@ -208,9 +208,9 @@ class _Writer:
 
 
 def calibrate(model: Any, inputs: Sequence[Feeds]) -> dict[str, Rounding]:
-    """Find the rounding of each of `quantized_inputs`; inputs: without padding."""
-    # Divisors even out far-reaching channels, as after layer norms; zero points shift bytes to the usual sign, as after
-    # a GELU.
+    """Return the rounding of each of `quantized_inputs`; inputs: without padding."""
+    # Divisors even out outlying channels, as after layer norms; zero points shift bytes to the usual sign, as after a
+    # GELU.
     weights = quantized_inputs(model)
     if not weights:  # cut at the embeddings
         return {}
@@ -259,7 +259,7 @@ def best_zero(high: Array, low: Array) -> int:
 
 
 def open_trial(model: Any, encoder: Encoder, scratch: Path) -> OnnxEncoder:
-    """Write the graph in place of the last trial, and open it with the encoder's tokenizer and heads."""
+    """Replace the last trial by this graph, and open it with the encoder's tokenizer and heads."""
     for old in scratch.glob("trial.onnx*"):
         old.unlink()
     save_graph(model, scratch / "trial.onnx")
@@ -269,11 +269,11 @@ def open_trial(model: Any, encoder: Encoder, scratch: Path) -> OnnxEncoder:
 def search_layers(
     model: Any, encoder: Encoder, pairs: PairSet, scratch: Path, *, budget: float, progress: Progress = silent
 ) -> tuple[Any, dict[str, Any]]:
-    """Put as many layers into int8 as cost at most `budget` Spearman points. Raises `ModelError` if no layer can be.
+    """Quantise as many layers as cost at most `budget` Spearman points. Raises `ModelError` if no layer fits.
 
-    Also return the number of layers that could be in int8, those `in_float` with the squared distance for each alone
-    in int8, the bits that suit the processor, and the points lost against the float graph, with all layers (None if
-    the score is undefined) and as returned.
+    Also return fields of the report: the number of quantisable layers, the layers kept `in_float` (with the squared
+    distance when that layer alone is in int8), the weight bits for this processor, and the points lost against the
+    float graph, with all layers in int8 (None if undefined) and as returned.
     """
     narrow, layers, texts, reader = multiplies_narrow(), quantizable(model), pairs.texts(), encoder.reader
     texts = texts[:: max(1, len(texts) // _HARM_TEXTS)][:_HARM_TEXTS]
@@ -292,7 +292,7 @@ def search_layers(
     harms, ranked = dict[str, float](), list[str]()
 
     def fits(number: int) -> bool:
-        """Check the drop with the most harmful layers in float."""
+        """Return whether the drop fits `budget` with the `number` most harmful layers in float."""
         try:
             drops[number] = base - score(quantized(ranked[:number]))
         except DataError:  # the score is undefined
@@ -304,7 +304,7 @@ def search_layers(
         expected = unit_vectors(model)
         for done, node in enumerate(layers, start=1):
             distance = unit_vectors(quantized(layers.keys() - {node})).sub(expected).square().sum(dim=1).mean()
-            harms[node] = float(distance.nan_to_num(nan=4.0))  # the largest of unit vectors
+            harms[node] = float(distance.nan_to_num(nan=4.0))  # the largest distance of unit vectors
             progress("Trying each layer in int8", done, len(layers))
         ranked = sorted(harms, key=lambda node: -harms[node] / layers[node][1])  # per weight
         number = bisect_left(range(len(layers)), True, lo=1, key=fits)

@@ -1,4 +1,4 @@
-"""Settings of an export, and export.json, checked whenever a graph is loaded; its digest shows damage, not forgery."""
+"""Export settings and export.json, checked when a graph is loaded; its digest detects damage, not forgery."""
 
 import json
 from dataclasses import dataclass
@@ -28,25 +28,25 @@ _POINTS = Bounds(0, 200, whole=False)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportSettings(Result):
-    """One graph of an encoder.
+    """Settings of one exported graph.
 
     Attributes:
         precision: `fp32`, `fp16` (for CUDA) or `int8` (for the CPU).
         target: `cpu` or `cuda`.
-        normalize: End in unit vectors; by default as the encoder.
-        budget: Spearman points that int8 may cost.
+        normalize: Scale vectors to length 1, or not; by default as the encoder does.
+        budget: Spearman points that int8 may lose.
 
-    Raises `UsageError` for values out of bounds or that do not go together.
+    Raises `UsageError` for values out of bounds or that conflict.
     """
 
     precision: Precision = setting("fp32", "fp32, fp16 (for CUDA) or int8 (for the CPU).", MACHINE)
     target: Target = setting("cpu", "cpu or cuda, for the graph; by default cuda for fp16.", MACHINE, default=None)
     normalize: bool | None = setting(
-        None, "Vectors of length 1, or not; by default as the model does.", RESULTS,
+        None, "Scale vectors to length 1; by default as the model does.", RESULTS,
         kind=bool, name="--normalize/--no-normalize", show_default=False,
     )  # fmt: skip
     budget: float = setting(
-        0.3, "With int8: Spearman points it may cost; by default 0.3.", MACHINE, bounds=_POINTS, default=None
+        0.3, "Spearman points that int8 may lose; by default 0.3.", MACHINE, bounds=_POINTS, default=None
     )
 
     def __post_init__(self) -> None:
@@ -75,7 +75,7 @@ class ExportReport(Result):
     fused_nodes: dict[str, int]  # number of each of ONNX Runtime's own operators
     mask: str  # see `set_mask`
     graph_sha256: dict[str, str]  # by file
-    model_sha256: dict[str, str]  # of the model beside it
+    model_sha256: dict[str, str]  # by file of the model
     checks: dict[str, float]  # largest differences, relative to the largest entry unless vectors have length 1
     # × 100, in torch and in the graph.
     spearman: tuple[float, float] | None = None
@@ -90,12 +90,12 @@ class ExportReport(Result):
 
     @property
     def fused_attention(self) -> int:
-        """Count whole attentions."""
+        """Count fused attentions."""
         return fused_attention(self.fused_nodes)
 
 
 def fused_attention(nodes: dict[str, int]) -> int:
-    """Count whole attentions among fused nodes."""
+    """Count the attentions among fused nodes."""
     return sum(nodes.get(name, 0) for name in ("Attention", "MultiHeadAttention", "GroupQueryAttention"))
 
 
@@ -117,7 +117,7 @@ def read_exports(folder: Path) -> tuple[ExportReport, ...]:
 
 
 def record_with(folder: Path, report: ExportReport) -> str:
-    """Return the text of export.json with this report, without missing graphs."""
+    """Return the text of export.json with this report added and missing graphs removed."""
     known = set(GRAPH_FILES.values()) - {report.file}
     kept = [row for row in read_exports(folder) if row.file in known and (folder / row.file).is_file()]
     values = sealed({"graphs": [row.to_dict() for row in (*kept, report)]})
@@ -128,9 +128,9 @@ def check_record(graph: Path) -> ExportReport:
     """Return the report on a graph. Raises `ModelError` without one, or if files differ from it."""
     report = next((row for row in read_exports(graph.parent) if row.file == graph.name), None)
     if report is None:
-        problem = f"{graph.parent / REPORT_FILE} does not know {graph.name}, so that graph was not checked."
+        problem = f"{graph.parent / REPORT_FILE} has no record of {graph.name}: the graph was not checked."
     elif (changed := _changed_file(graph.parent, report)) is not None:
-        problem = f"{graph.parent / changed} is not as it was when {graph.name} was made."
+        problem = f"{graph.parent / changed} has changed since {graph.name} was exported."
     else:
         return report
     precision = next((name for name, file in GRAPH_FILES.items() if file == graph.name), "fp32")
@@ -138,7 +138,7 @@ def check_record(graph: Path) -> ExportReport:
 
 
 def _changed_file(folder: Path, report: ExportReport) -> str | None:
-    """Name a changed file of the graph or its model, which may be gone."""
+    """Return a changed file of the graph or the model, which may be missing."""
     for name, digest in report.graph_sha256.items():
         if not (folder / name).is_file() or digest_of(folder / name) != digest:
             return name
@@ -148,7 +148,7 @@ def _changed_file(folder: Path, report: ExportReport) -> str | None:
 
 
 def is_graph_of(graph: Path, encoder: str) -> bool:
-    """Check for an undamaged graph of the encoder with this digest."""
+    """Return whether the graph is undamaged and of the encoder with this digest."""
     try:
         return check_record(graph).encoder == encoder
     except ModelError:
@@ -156,13 +156,13 @@ def is_graph_of(graph: Path, encoder: str) -> bool:
 
 
 def export_call(precision: str) -> str:
-    """Return the call for a hint."""
+    """Return the `export_onnx` call for a hint."""
     settings = "" if precision == "fp32" else f'settings=ExportSettings(precision="{precision}")'
     return f"`export_onnx({settings})`"
 
 
 def check_runnable(graph: Path, device: str) -> ExportReport:
-    """Call `check_record`; raise `DeviceError` if `cpu` or `cuda` cannot run the graph."""
+    """Return the report after `check_record`; raise `DeviceError` if `device` cannot run the graph."""
     report = check_record(graph)
     row = PRECISIONS[report.precision]
     if device not in row.preference and not row.runs_elsewhere:
@@ -178,14 +178,14 @@ def check_bits(report: ExportReport) -> None:
     int8 = report.quantization
     if int8 and int8["weight_bits"] == 8 and multiplies_narrow():
         raise DeviceError(
-            f"{report.file} has weights of 8 bits, made on a processor with {int8['instructions']}; their products"
+            f"{report.file} has 8-bit weights, made on a processor with {int8['instructions']}; their products"
             " overflow on this one.",
             hint="Export the model again on this machine: its weights then get 7 bits. Or use the fp32 graph.",
         )
 
 
 def graph_sentence(graph: Path, report: ExportReport, device: str) -> str:
-    """Name the graph, and warn if it is made for another device."""
+    """Name the graph in a sentence; warn if it is made for another device."""
     named = f"Graph: {graph} ({report.precision})."
     if device == report.target:
         return named
@@ -199,17 +199,17 @@ def graphs_in(folder: Path) -> tuple[Precision, ...]:
 
 
 def suited_precision(folder: Path, device: str = "cpu") -> Precision | None:
-    """Choose fp32, else int8 on `cpu`; fp16, else fp32 on `cuda`."""
+    """Return the best precision held: fp32, then int8 on `cpu`; fp16, then fp32 on `cuda`."""
     held = graphs_in(folder)
     return next((name for name in precisions_for(device) if name in held), None)
 
 
 def find_graph(folder: Path, precision: str | None = None, device: str = "cpu") -> Path:
-    """Find a folder's graph, by default in its `suited_precision`. Raises `ModelError`."""
+    """Return a folder's graph, by default in its `suited_precision`. Raises `ModelError`."""
     usual = suited_precision(folder, device) or precisions_for(device)[0]
     chosen = usual if precision is None else known_name("export precision", precision, GRAPH_FILES)
     graph = folder / GRAPH_FILES[chosen]
     if not graph.is_file():
-        hint = f"Make one with {export_call(chosen)}, and name the folder that it writes."
+        hint = f"Make one with {export_call(chosen)}, and give the folder it writes."
         raise ModelError(f"There is no exported graph {graph}.", hint=hint)
     return graph

@@ -47,9 +47,9 @@ _SLOW_ON_CPU = ["SkipLayerNormFusion"]  # see graph.py
 
 
 def token_batches(lengths: Sequence[int], tokens: int, most: int | None = None) -> Iterator[list[int]]:
-    """Yield places of texts, longest first, in batches of one text or at most `tokens`, padding included.
+    """Yield indices of texts, longest first, in batches of one text or at most `tokens`, padding included.
 
-    most: Texts of a batch.
+    most: Most texts per batch.
     """
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     start = 0
@@ -117,7 +117,7 @@ def open_session(file: Path, *, device: torch.device, threads: int, on_cuda: Seq
         session = runtime.InferenceSession(
             str(file), options, providers=providers, disabled_optimizers=None if cuda else _SLOW_ON_CPU
         )
-    _check_active(wanted, session.get_providers())  # those that run
+    _check_active(wanted, session.get_providers())  # the active ones
     inputs, outputs = ([value.name for value in values] for values in (session.get_inputs(), session.get_outputs()))
     if set(inputs) != set(INPUTS) or OUTPUT not in outputs:
         names = f"inputs {', '.join(inputs)} and outputs {', '.join(outputs)}"
@@ -136,7 +136,7 @@ def _check_active(wanted: Sequence[str], active: Sequence[str]) -> None:
 
 @contextlib.contextmanager
 def _running(task: str = "run the graph", *, retried: bool = True) -> Iterator[None]:
-    """Turn errors into `ModelError` or `DeviceError`; retried: except a lack of memory."""
+    """Convert errors to `ModelError` or `DeviceError`; `retried` leaves out-of-memory errors unchanged."""
     try:
         yield
     except Exception as error:  # the runtime's classes share no base
@@ -154,7 +154,7 @@ def _on_device(array: NDArray[Any], device: torch.device) -> Any:
 
 
 def _bound(session: Any, feeds: Feeds, device: torch.device) -> tuple[Any, dict[str, Any]]:
-    """Return a binding, and the inputs that it reads on the device."""
+    """Return a binding, and its input buffers on the device."""
     binding, inputs = session.io_binding(), {name: _on_device(ids, device) for name, ids in feeds.items()}
     for name, value in inputs.items():
         binding.bind_ortvalue_input(name, value)
@@ -165,19 +165,19 @@ def _bound(session: Any, feeds: Feeds, device: torch.device) -> tuple[Any, dict[
 
 
 class OnnxEncoder:
-    """An encoder's graph. Many texts run in batches on one core each, few on all cores.
+    """An exported graph in ONNX Runtime. On the CPU, many batches run on one core each, few on all cores.
 
     Args:
         file: The graph.
-        reader: Tokenizes; needed for texts.
+        reader: The tokenizer; needed to encode texts.
         threads: CPU cores, by default all usable ones.
         device: `cpu` (by default) or `cuda[:i]`.
         batch_tokens: Most tokens per batch.
-        report: On the graph.
-        heads: Score instead of the cosine.
-        buckets: Round shapes (`bucket`), on CUDA recorded as graphs: faster for single texts.
+        report: Record of the export.
+        heads: Score pairs instead of the cosine.
+        buckets: Round shapes (`bucket`), recorded as graphs on CUDA: faster for single texts.
         on_cuda: See `cuda_providers`.
-        most_texts: Per batch, for runtimes with limits.
+        most_texts: Most texts per batch.
     """
 
     runtime = "onnx"  # for reports
@@ -217,23 +217,23 @@ class OnnxEncoder:
 
     @classmethod
     def load(cls, path: str | Path, *, precision: str | None = None, device: str | None = None, **options: Any) -> Self:
-        """Load a graph with the tokenizer beside it.
+        """Load a graph with the tokenizer in its folder.
 
         Args:
             path: A folder, or an .onnx file.
-            precision: `fp32`, `fp16` or `int8`, of a folder's graph; by default as suits the device.
-            device: As of the class.
-            options: `threads`, `batch_tokens` and `buckets` of the class.
+            precision: `fp32`, `fp16` or `int8`, to choose a folder's graph; by default the best for the device.
+            device: See the class.
+            options: `threads`, `batch_tokens` and `buckets`, see the class.
 
         Raises:
-            ModelError: No such graph, or export.json does not fit it.
+            ModelError: The graph is missing, or export.json does not match.
             DeviceError: The device is inactive, or cannot run the graph.
             UsageError: A precision for one file.
             MissingExtraError: ONNX Runtime is missing.
         """
         path, where = local_path(path), select_device(device).type
         if precision is not None and path.is_file():
-            raise UsageError(f"{path} is one graph.", hint="Name its folder to choose one by precision.")
+            raise UsageError(f"{path} is a single graph.", hint="Give its folder to choose a graph by precision.")
         file = path if path.suffix == ".onnx" and not path.is_dir() else find_graph(path, precision, where)
         if not file.is_file():
             raise ModelError(f"There is no exported graph {file}.", hint=_EXPORT_HINT)
@@ -242,7 +242,7 @@ class OnnxEncoder:
         return cls(file, reader, device=device, report=report, heads=heads, **options)
 
     def check_unreplaced(self) -> None:
-        """Raise `ModelError` if its files were replaced."""
+        """Raise `ModelError` if the graph's files were replaced."""
         check_unreplaced(self._place.parent, self._state, graph_files(self._place))
 
     def digest(self) -> str:
@@ -264,21 +264,21 @@ class OnnxEncoder:
         return self._one_core
 
     def encode(self, texts: str | Sequence[str], *, prompt: bool = True) -> Vectors:
-        """Return vectors (n, out) in float32, (out,) of one text; prompt: with the model's default prompt."""
+        """Return float32 vectors (n, out), or (out,) for one text; prompt: use the model's default prompt."""
         vectors: Vectors = self.vectors([texts] if isinstance(texts, str) else texts, prompt=prompt).numpy()
         return vectors[0] if isinstance(texts, str) else vectors
 
     def vectors(self, texts: Sequence[str], *, prompt: bool = True) -> Tensor:
-        """Encode into a tensor on the CPU."""
+        """Return vectors (n, out) as a tensor on the CPU."""
         if self.reader is None:
-            raise ModelError(f"{self.file} has no tokenizer beside it.", hint="Export a model that has one.")
+            raise ModelError(f"{self.file} has no tokenizer in its folder.", hint="Export a model with a tokenizer.")
         texts = listed_texts(texts)
         place = {text: index for index, text in enumerate(dict.fromkeys(texts))}
         vectors = self.encode_ids(self.reader.token_ids(list(place), prompt=prompt))
         return vectors if len(place) == len(texts) else vectors[torch.tensor([place[text] for text in texts])]
 
     def encode_ids(self, ids: Sequence[Sequence[int]]) -> Tensor:
-        """Return the `vectors` of token ids."""
+        """Return vectors (n, out) of token ids."""
         vectors: Vectors = np.empty((len(ids), self.width), np.float32)
         lengths = [stepped(len(row), self._longest) if self.few_shapes else len(row) for row in ids]
         batches = list(token_batches(lengths, self.batch_tokens, self._most_texts))
@@ -312,14 +312,14 @@ class OnnxEncoder:
 
     @torch.no_grad()
     def similarities(self, first: Rows, second: Rows) -> Tensor:
-        """Return the heads' scores, else cosines, (n,), of rows (n, out)."""
+        """Return scores (n,) of rows (n, out), by heads, else cosine."""
         first, second = paired_rows(first, second)
         if self.heads is not None:
             return self.heads.similarities(first, second)
         return torch.nn.functional.cosine_similarity(first, second)
 
     def run(self, feeds: Feeds, session: Any = None) -> Vectors:
-        """Return vectors (b, out) of inputs by name."""
+        """Return vectors (b, out) of one batch of inputs."""
         if self._buckets:
             with self._turn, _running():
                 output, binding, options = self._filled(feeds)
@@ -327,7 +327,7 @@ class OnnxEncoder:
                 fixed: Vectors = output.numpy().copy()  # a view on the CPU
             return fixed
         session = session or self._session
-        with _running():  # bound, a lack of memory is a RuntimeError: batches are halved
+        with _running():  # with bindings, out of memory is a RuntimeError: batches are halved
             binding, _ = _bound(session, feeds, self.device)
             binding.bind_output(OUTPUT, self.device.type, self.device.index or 0)
             session.run_with_iobinding(binding)
@@ -335,7 +335,7 @@ class OnnxEncoder:
         return vectors
 
     def prepare(self, ids: Sequence[Sequence[int]]) -> Callable[[], None]:
-        """Return a call that runs one batch from fixed buffers and waits, without output; for one thread."""
+        """Return a function that runs one batch from fixed buffers and waits; for one thread only."""
         _, binding, options = self._filled(self._padded(ids))
 
         def call() -> None:
@@ -345,9 +345,9 @@ class OnnxEncoder:
         return call
 
     def _filled(self, feeds: Feeds) -> tuple[Any, Any, Any]:
-        """Fill the fixed buffers of this shape; return its output, binding and options.
+        """Fill the fixed buffers of this shape; return output, binding and run options.
 
-        CUDA records each shape as a graph, which spares small batches most of their time.
+        CUDA records each shape as a graph, which saves most of the time of small batches.
         """
         batch, length = next(iter(feeds.values())).shape
         if (batch, length) not in self._held:
@@ -376,14 +376,14 @@ def load_text_encoder(
 ) -> Encoder | OnnxEncoder:
     """Load a model in torch (see `load_encoder`) or a graph (see `OnnxEncoder.load`).
 
-    The runtime is by default `onnx` for an .onnx file or with a precision. Raises `UsageError` if parameters do not
-    go together.
+    The default runtime is `onnx` for an .onnx file or a given precision, else `torch`. Raises `UsageError` if
+    parameters conflict.
     """
     chosen = runtime or ("onnx" if str(name).endswith(".onnx") or precision is not None else "torch")
     if known_name("runtime", chosen, RUNTIMES) == "torch":
         if precision is not None:
-            raise UsageError("A precision chooses a graph; torch runs none.", hint='Use `runtime="onnx"`.')
+            raise UsageError("`precision` needs the ONNX runtime; torch runs no graphs.", hint='Use `runtime="onnx"`.')
         return load_encoder(name, pooling=pooling, max_length=max_length, device=device)
     if pooling is not None or max_length is not None:
-        raise UsageError("A graph has its pooling and its length inside.", hint="Leave out `pooling` and `max_length`.")
+        raise UsageError("The pooling and length of a graph are fixed.", hint="Leave out `pooling` and `max_length`.")
     return OnnxEncoder.load(name, precision=precision, threads=threads, device=device)

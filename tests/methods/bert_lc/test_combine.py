@@ -161,12 +161,12 @@ def test_what_cannot_be_searched(tiny_folder):
     encoder = load_encoder(tiny_folder("bert"))
     with pytest.raises(DataError, match="7 pairs"):
         combine(encoder, sentence_pairs(7))
-    with pytest.raises(ModelError, match="without a pooler head"):
+    with pytest.raises(ModelError, match="has no pooler head"):
         combine(encoder, sentence_pairs(), settings=CombineSettings(head=True))
     for wrong in ({"over": "median"}, {"search": "all"}, {"up_to": 0}, {"over": "max", "head": True}, {"splits": 0}):
         with pytest.raises(UsageError):
             CombineSettings(**wrong)
-    with pytest.raises(UsageError, match="beam search is for the mean"):
+    with pytest.raises(UsageError, match="Beam search needs the mean"):
         CombineSettings(over="max", search="beam")
 
 

@@ -56,13 +56,13 @@ _WINDOW = 2_048  # pairs in memory at a time
 
 
 Side = tuple[list[int], RankCorrelation]
-"""Places of dev or test pairs, and the correlation with their targets."""
+"""Indices of dev or test pairs, and the correlation with their targets."""
 
 
 def divide(pairs: PairSet, seed: int, dev_pairs: int) -> tuple[Side, Side]:
-    """Draw `dev_pairs` pairs for dev, the rest for test; pairs with the same two texts stay together.
+    """Split pairs at random into `dev_pairs` for dev and others for test; pairs of the same texts stay together.
 
-    Raises `DataError` without a correlation.
+    Raises `DataError` if a correlation is undefined.
     """
     share = dev_pairs / len(pairs)
     drawn = split_pairs(pairs, seed, (0.0, share, 1 - share)).dev or ()
@@ -84,9 +84,9 @@ def combine(
     threads: int = 1,
     progress: ProgressOption = False,
 ) -> CombinationReport:
-    """Find the layers with the best Spearman correlation between cosines of their combined states and graded pairs.
+    """Find the layers whose combined states have the best Spearman correlation of cosines with graded pairs.
 
-    On each random split the best combination on dev is scored on the rest. States are pooled, before later modules.
+    On each random split, the best combination on dev is scored on test. Pooled states are used, before later modules.
 
     Args:
         encoder: Unchanged.
@@ -94,23 +94,23 @@ def combine(
         settings: Settings of the search.
         head: Trained pooler, for "CLS pooler" and `settings.head`.
         threads: Cores for the exact search.
-        progress: True draws bars and logs; a callable hears of every step.
+        progress: True draws bars; a callable receives steps.
 
     Raises:
-        DataError: Too few pairs, or no combination tells them apart.
-        ModelError: No head, or states that are not finite.
+        DataError: Too few pairs, or no combination has a correlation.
+        ModelError: A missing head, or states that are not finite or all zero.
         UsageError: Too many combinations.
     """
     start, progress = perf_counter(), reporter(progress)
     settings, threads = settings or CombineSettings(), check_threads(threads) or 1
     if len(pairs) < 8:
         problem = f"{pairs.name} holds {counted(len(pairs), 'pair')}: too few to choose a combination and test it."
-        raise DataError(problem, hint="Give at least 8 pairs; some hundred make the choice steady.")
+        raise DataError(problem, hint="Give at least 8 pairs; a few hundred give a stable choice.")
     num_dev = min(settings.dev_pairs, len(pairs) // 2)
     divisions = [divide(pairs, seed, num_dev) for seed in range(settings.splits)]
     dev_sides = [dev for dev, _ in divisions]
     if settings.head and head is None:
-        raise ModelError(f"{encoder.name} comes without a pooler head.", hint="Leave out `head`.")
+        raise ModelError(f"{encoder.name} has no pooler head.", hint="Leave out `head`.")
     method, up_to = _plan(encoder.depth + 1, settings)
     scorer, first_tokens = _read(encoder, pairs, settings, head, progress)
     every = _search(scorer, dev_sides, settings, method, up_to, threads, progress)
@@ -148,7 +148,7 @@ def combine(
 
 
 def _plan(layers: int, settings: CombineSettings) -> tuple[str, int]:
-    """Return method and largest size. Raises `UsageError`."""
+    """Return method and largest combination size. Raises `UsageError`."""
     if not settings.has_grams:
         return "exact", min(settings.up_to or layers, largest_size(layers))
     if layers > MOST_LAYERS:
@@ -165,11 +165,11 @@ def _plan(layers: int, settings: CombineSettings) -> tuple[str, int]:
 def _read(
     encoder: Encoder, pairs: PairSet, settings: CombineSettings, head: Dense | None, progress: Progress
 ) -> tuple[PairGrams | StatePairs, Floats]:
-    """Read pairs, and last-layer CLS cosines (1 or 2, n), plain and through the pooler."""
+    """Return the scorer of pairs, and last-layer CLS cosines (1 or 2, n), plain and through the pooler."""
     first_tokens: list[Floats] = []
 
     def read(window: Sequence[TextPair]) -> tuple[Tensor, list[int], list[int]]:
-        """Return states (L', texts, d) of distinct texts, and the places of both sides."""
+        """Return states (L', texts, d) of distinct texts, and the row indices of both sides."""
         texts, first, second = PlacedPairs.of(window)
         states = torch.empty(encoder.depth + 1, len(texts), encoder.width, dtype=torch.float32)
         cls = torch.empty(len(texts), encoder.width, dtype=torch.float32)
@@ -199,7 +199,7 @@ def _search(
     threads: int,
     progress: Progress,
 ) -> list[BestSubsets]:
-    """Return the best combinations on dev by division."""
+    """Return the best combinations on dev for each split."""
     if isinstance(scorer, StatePairs):
         union = sorted({place for places, _ in sides for place in places})
         parts = [(np.searchsorted(union, places).tolist(), ranks) for places, ranks in sides]
@@ -255,7 +255,7 @@ def _split_report(
 
 
 def random_combinations(num_layers: int, up_to: int, seed: int) -> list[tuple[int, ...]]:
-    """Draw evenly from all non-empty subsets of at most `up_to` layers."""
+    """Draw uniformly from all non-empty subsets of at most `up_to` layers."""
     generator = np.random.default_rng(seed)
     sizes = np.arange(1, up_to + 1)
     shares = np.array([comb(num_layers, int(size)) for size in sizes], dtype=np.float64)
@@ -266,10 +266,10 @@ def random_combinations(num_layers: int, up_to: int, seed: int) -> list[tuple[in
 def combined_encoder(
     encoder: Encoder, layers: Sequence[int], *, over: Over = "mean", head: Dense | None = None
 ) -> Encoder:
-    """Return the encoder cut above the highest of `layers`, with vectors that are the mean or maximum over them.
+    """Return the encoder cut above the highest of `layers`, with their mean or maximum as vectors.
 
-    A mean without final norm or maximum pooling is plain sentence-transformers; else a `LayerPooling` is saved. Of
-    later modules only a final Normalize stays.
+    A mean without final norm or max pooling is saved as plain sentence-transformers, others with a `LayerPooling`. Of
+    later modules, only a final Normalize is kept.
 
     Args:
         encoder: The full model.
@@ -278,13 +278,13 @@ def combined_encoder(
         head: Trained pooler after the mean.
 
     Raises:
-        ModelError: No layers, or an unknown norm.
-        LayerNotHeldError: A model cut there cannot be saved exactly.
+        ModelError: No layers, or an unsupported final norm.
+        LayerNotHeldError: The cut model cannot be saved exactly.
         LayerOutOfRangeError: A layer does not exist.
     """
     chosen = tuple(sorted(set(layers)))
     if not chosen:
-        raise ModelError("A combination of no layers has no vectors.", hint="Name one layer or more.")
+        raise ModelError("No layers are given to combine.", hint="Give at least one layer.")
     if chosen[0] < 0:
         raise LayerOutOfRangeError(chosen[0], encoder.depth)
     cut = truncate(encoder, chosen[-1])
@@ -315,6 +315,6 @@ def norm_settings(norm: nn.Module | None) -> dict[str, Any]:
     if isinstance(eps := getattr(norm, "variance_epsilon", None), float):  # name in qwen2 and llama
         return {"norm": "rms", "eps": eps}
     raise ModelError(
-        f"The model ends in a {type(norm).__name__}, which a combination of its layers cannot take with it.",
+        f"The model ends in a {type(norm).__name__}, which cannot be saved with a combination of layers.",
         hint="Use `up_to=1` to find the best single layer: that can be saved.",
     )

@@ -1,4 +1,4 @@
-"""Search for combinations of layers: exact by Gram matrices, by a beam, or by vectors."""
+"""Search for combinations of layers: exact with Gram matrices, by beam search, or exact with vectors."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ Keys = NDArray[Any]
 STEP = 2.0**-44
 """Cosines closer than this (6e-14) are equal: above float64 rounding, far below differences of float32 states."""
 MOST_SUBSETS = 2**14 - 1
-"""Every subset of 14 layers, or smaller ones of more."""
+"""All subsets of 14 layers, or smaller subsets of more layers."""
 
 # Added to a number in [−1, 1], so that the float's low 46 bits count steps of 2⁻⁴⁴ and the six above are zero.
 _ROUNDER = 2.0**8 + 2
@@ -39,8 +39,8 @@ _CHUNK_LAYERS = 16  # one task: subsets of the 16 lowest layers
 class RankCorrelation:
     """Spearman correlation with fixed targets, of many rows of cosines; ties share their mean rank.
 
-    Rows are sorted as integers, the cosine in the upper bits and the target's level in the lower ones, so no index is
-    needed. Sorting 32 bits takes half the time; rows with equal upper bits are sorted again with 64.
+    Rows are sorted as integers with the cosine in the upper bits and the target's rank in the lower bits, so no index
+    is needed. Sorting 32 bits takes half the time; rows with equal upper bits are sorted again with 64.
 
     Raises:
         DataError: Fewer than three targets, a single value, or more than 65,535.
@@ -61,7 +61,7 @@ class RankCorrelation:
         self._place_spread = float((self._places**2).sum())
 
     def of(self, cosines: Floats) -> Floats:
-        """Return correlations (r,) of cosines (r, n), overwritten; NaN for a constant row."""
+        """Return correlations (r,) of cosines (r, n); NaN for a constant row. Overwrites `cosines`."""
         # Sums of half integers are exact in any order.
         cosines += _ROUNDER
         steps = cosines.view(np.int64)
@@ -100,8 +100,8 @@ class RankCorrelation:
 class PairGrams:
     """Quadratic forms a·a, b·b and a·b of n pairs over L' layers, float64, (3, L', L', n).
 
-    Entry [f, l, m] is what layers l and m add together: their own product for l = m, else the sum of both orders. A set
-    D sums its entries with l ≤ m, and
+    Entry [f, l, m] is the contribution of layers l and m: their product for l = m, else the sum of both orders. For a
+    set D of layers, its entries with l ≤ m are summed, and
 
         cos(mean of a over D, mean of b over D) = Σ a_l·b_m / √(Σ a_l·a_m · Σ b_l·b_m), sums over l, m ∈ D.
     """
@@ -111,7 +111,7 @@ class PairGrams:
         self.num_layers, self.num_pairs = forms.shape[1], forms.shape[3]
 
     def select(self, pairs: Sequence[int]) -> "PairGrams":
-        """Return the Gram matrices of selected pairs."""
+        """Return the forms of some pairs."""
         return PairGrams(np.ascontiguousarray(self.forms[..., list(pairs)]))
 
     def cosines(self, layers: Sequence[int]) -> Floats:
@@ -135,7 +135,7 @@ def row_cosines(a: Floats, b: Floats) -> Floats:
 
 
 def pair_grams(states: Tensor, first: Sequence[int], second: Sequence[int], *, threads: int = 1) -> PairGrams:
-    """Compute forms of pairs at rows `first` and `second` of CPU `states` (L', texts, d).
+    """Compute the forms of pairs at rows `first` and `second` of CPU `states` (L', texts, d).
 
     Raises `ModelError` for a state that is not finite or has length zero.
     """
@@ -147,7 +147,7 @@ def pair_grams(states: Tensor, first: Sequence[int], second: Sequence[int], *, t
         part = np.empty((len(a), 2 * layers, width))
         part[:, :layers] = values[:, a].transpose(1, 0, 2)
         part[:, layers:] = values[:, b].transpose(1, 0, 2)
-        with np.errstate(invalid="ignore"):  # such states are named below
+        with np.errstate(invalid="ignore"):  # reported below
             products = np.matmul(part, part.transpose(0, 2, 1)).transpose(1, 2, 0)
         place = slice(start, start + len(a))
         forms[0, :, :, place] = products[:layers, :layers]
@@ -182,13 +182,13 @@ class BestSubsets:
     """Best combinations by size and by excluded layer; undefined scores are −∞."""
 
     def __init__(self, num_layers: int) -> None:
-        self.by_size = [_NO_SUBSET] * num_layers  # index k − 1 for k layers
-        self.without = [_NO_SUBSET] * num_layers  # index l without layer l
+        self.by_size = [_NO_SUBSET] * num_layers  # index k − 1: best of k layers
+        self.without = [_NO_SUBSET] * num_layers  # index l: best without layer l
         self.count = 0
 
     @property
     def best(self) -> Ranked:
-        """Return the best of all. Raises `DataError` without a correlation."""
+        """Return the best combination. Raises `DataError` if all scores are undefined."""
         best = max(self.by_size)
         if best == _NO_SUBSET:
             raise DataError(
@@ -198,7 +198,7 @@ class BestSubsets:
         return best
 
     def update(self, masks: Masks, scores: Floats) -> None:
-        """Add combinations (r,) with scores; NaN only counts."""
+        """Add combinations (r,) with scores; NaN scores are only counted."""
         self.count += len(masks)
         sizes = np.bitwise_count(masks).astype(np.int64)
         order = np.lexsort((masks, sizes, -scores))[: len(masks) - int(np.isnan(scores).sum())]
@@ -215,7 +215,7 @@ class BestSubsets:
             take_best(self.without, layer, masks >> layer & 1 == 0)
 
     def merge(self, other: Self) -> None:
-        """Add another one's combinations."""
+        """Add the combinations of `other`."""
         self.count += other.count
         self.by_size = list(map(max, self.by_size, other.by_size))
         self.without = list(map(max, self.without, other.without))
@@ -247,7 +247,7 @@ def _joined(node: _Node, layer: int, forms: Floats, num_followers: int) -> _Node
 
 
 def _walk(node: _Node, forms: Floats, *, down_to: int, up_to: int) -> Iterator[_Node]:
-    """Yield choices of at most `up_to` layers from `down_to` on; the lower masks first."""
+    """Yield nodes of at most `up_to` layers, adding layers from `down_to` up; lower masks first."""
     mask, sums, gains = node
     layer = gains.shape[1] - 1
     if layer < down_to:
@@ -263,8 +263,8 @@ def search_exact(
 ) -> BestSubsets:
     """Score every non-empty subset of at most `up_to` layers.
 
-    A tree walk fixes the highest layers one by one, keeping sums and gains of lower layers. The lowest layers are
-    one block: a product with their indicator vectors.
+    A tree walk fixes the highest layers one by one, with sums and gains of lower layers. All subsets of the lowest
+    layers are scored at once, by a product with indicator vectors.
     """
     forms, num_pairs = grams.forms, grams.num_pairs
     # As many layers as fit the cache and one BLAS thread.
@@ -315,7 +315,7 @@ def search_exact(
 def search_beam(
     grams: PairGrams, ranks: RankCorrelation, *, up_to: int, width: int, progress: Progress = silent
 ) -> BestSubsets:
-    """Run a beam search: add one layer to each of the `width` best combinations."""
+    """Run a beam search that adds one layer at a time to the `width` best combinations."""
     best_subsets = BestSubsets(grams.num_layers)
     nodes = [_root(grams)]
     for size in range(1, up_to + 1):
@@ -346,7 +346,7 @@ class StatePairs:
         if head is not None:  # W · mean = mean of W · state
             weight, self.bias = (part.detach().double().cpu().numpy() for part in head.linear.parameters())
             prepared = [state @ weight.T for state in prepared]
-        # Of both sides, (2, L', n, width).
+        # States of both sides, (2, L', n, width).
         self.parts = np.stack([[part[list(side)] for part in prepared] for side in (first, second)])
         self.num_layers = len(prepared)
 
@@ -357,7 +357,7 @@ class StatePairs:
         return some
 
     def cosines(self, layers: Sequence[int]) -> Floats:
-        """Return the cosine of this combination for each pair, (n,)."""
+        """Return the cosine of each pair for this combination, (n,)."""
         return self._cosines(reduce(self._joined, [self.parts[:, layer] for layer in layers]), len(layers))
 
     def _joined(self, together: Floats, part: Floats) -> Floats:
@@ -367,7 +367,7 @@ class StatePairs:
         return row_cosines(*(together if self.bias is None else np.tanh(together / size + self.bias)))
 
     def all_cosines(self, up_to: int) -> Iterator[tuple[int, Floats]]:
-        """Yield mask and cosines of every subset of at most `up_to` layers."""
+        """Yield mask and cosines of each subset of at most `up_to` layers."""
         waiting: list[tuple[int, Floats | None, int]] = [(0, None, layer) for layer in range(self.num_layers)]
         while waiting:
             mask, before, layer = waiting.pop()
@@ -385,7 +385,7 @@ def search_states(
     up_to: int,
     progress: Progress = silent,
 ) -> list[BestSubsets]:
-    """Score subsets of at most `up_to` layers on several parts (places, correlation) of the pairs."""
+    """Score subsets of at most `up_to` layers on several parts (indices, correlation) of the pairs."""
     best_subsets = [BestSubsets(pairs.num_layers) for _ in parts]
     subsets, done, total = pairs.all_cosines(up_to), 0, count_subsets(pairs.num_layers, up_to)
     while done < total:

@@ -17,10 +17,10 @@ _LAYERS, _WIDTH, _PAIRS, _SPLITS = Bounds(1, 1024), Bounds(1, 1_000_000), Bounds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CombineSettings(Result):
-    """Combinations to search, and how.
+    """Settings of the search for layer combinations.
 
-    Other than in BERT-LC one split is divided, pairs with the same texts stay together, and random layers are the mean
-    over 100 subsets. `max` and `head` try all subsets of up to 14 layers, else of smaller sizes.
+    Unlike BERT-LC, dev and test come from one set, pairs with the same texts stay together, and random layers are the
+    mean over 100 subsets. `max` and `head` try all subsets of up to 14 layers, and only smaller subsets of more layers.
     """
 
     over: str = setting("mean", "mean or max over the layers.", LAYERS, choices=OVER)
@@ -30,16 +30,16 @@ class CombineSettings(Result):
     )
     search: str = setting("auto", "exact, beam, or auto: exact up to 27 layers.", LAYERS, choices=SEARCHES)
     width: int = setting(64, "Combinations of each size that a beam keeps.", LAYERS, bounds=_WIDTH, name="--beam-width")
-    dev_pairs: int = setting(350, "Pairs to choose on; the rest is for testing.", DATA, bounds=_PAIRS)
-    splits: int = setting(5, "Random divisions into dev and test.", DATA, bounds=_SPLITS)
+    dev_pairs: int = setting(350, "Pairs to choose on; the others are for testing.", DATA, bounds=_PAIRS)
+    splits: int = setting(5, "Random splits into dev and test.", DATA, bounds=_SPLITS)
 
     def __post_init__(self) -> None:
         check_settings(self)
         if self.head and self.over == "max":
-            raise UsageError("The pooler head takes the mean over layers.", hint='Use `over="mean"` with `head`.')
+            raise UsageError("The pooler head needs the mean over layers.", hint='Use `over="mean"` with `head`.')
         if self.search == "beam" and not self.has_grams:
             hint = "Leave out `search`; `up_to` limits sizes."
-            raise UsageError("The beam search is for the mean over layers.", hint=hint)
+            raise UsageError("Beam search needs the mean over layers, without `head`.", hint=hint)
 
     @property
     def has_grams(self) -> bool:
@@ -56,12 +56,12 @@ Combination = tuple[tuple[int, ...], float, float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitReport(Result):
-    """One division of the pairs: chosen on dev, reported on test."""
+    """One split of the pairs: chosen on dev, reported on test."""
 
     num_dev: int
     best: Combination
-    by_size: tuple[Combination | None, ...]  # at k − 1 the best of k layers
-    without: tuple[Combination | None, ...]  # at l the best without layer l
+    by_size: tuple[Combination | None, ...]  # index k − 1: best of k layers
+    without: tuple[Combination | None, ...]  # index l: best without layer l
     baselines: dict[str, tuple[float | None, float | None]]  # dev and test
 
 
@@ -80,8 +80,8 @@ class CombinationReport(Result):
     num_pairs: int
     splits: tuple[SplitReport, ...]  # by seed, from 0
     chosen: tuple[int, ...]  # best mean dev score over all splits
-    chosen_dev: float  # that mean
-    unseen: float | None  # on pairs that no split chose on
+    chosen_dev: float  # its mean dev score
+    unseen: float | None  # score on pairs outside all dev sets
     num_unseen: int
     seconds: float
 
@@ -94,12 +94,12 @@ class CombinationReport(Result):
         return _span([split.baselines.get(name) for split in self.splits], side)
 
     def size(self, layers: int, side: str) -> Span | None:
-        """Return the score of the best combination of that size, if defined."""
+        """Return the score of the best combination of `layers` layers, if defined."""
         rows = [split.by_size[layers - 1] for split in self.splits]
         return _span([None if row is None else row[1:] for row in rows], side)
 
     def effects(self) -> dict[int, tuple[float, float]]:
-        """Return by layer the change in points on dev and test without it, if defined on all splits."""
+        """Return the change in dev and test points without each layer, if defined on all splits."""
         effects = {}
         for layer in range(self.depth + 1):
             rows = [None if (row := split.without[layer]) is None else row[1:] for split in self.splits]

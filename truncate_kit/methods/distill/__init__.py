@@ -1,1 +1,1 @@
-"""The smallest encoder within a budget: which blocks to keep, and the full model's vectors learned from raw text."""
+"""Distillation: choose blocks within a budget, and train them on raw text to match the full model's vectors."""

@@ -1,4 +1,4 @@
-"""Distillation from end to end: texts, vectors, blocks, learning, choice, the saved model."""
+"""Distillation: store texts and vectors, search blocks, train, choose and save the lean model."""
 
 import re
 import tempfile
@@ -81,7 +81,7 @@ from truncate_kit.training.queries import RetrievalEvaluator, check_queries, cho
 
 FEWEST_TESTED = 3  # pairs that have a correlation
 AGREEMENT_PER_POINT = 3.0
-"""Per point of score: lean models lost less than a third of their disagreement on STS (benchmarks/lean)."""
+"""Agreement points per score point: on STS, lean models lost less than a third as many points (benchmarks/lean)."""
 ROUNDS, MOST_ROUNDS, SECONDS, TIMED_TEXTS = 5, 25, 10.0, 128  # small models are noisy
 PRECISIONS = precisions_for("cpu")
 SHARES = (1, 2, 4)  # divisors of a vector's width
@@ -89,14 +89,14 @@ Speed = tuple[float, tuple[float, float]]  # texts per second; 95 % interval rel
 
 
 def check_budget(budget: Budget, encoder: Encoder, layer: int | None = None) -> None:
-    """Refuse, before any work, blocks that no lean model with the vectors of `layer` (by default the last) can have.
+    """Check that a lean model with the vectors of `layer` (by default the last) can have the budget's blocks.
 
     Raises `ModelError`, `LayerOutOfRangeError` or `UsageError`.
     """
     check_blocks(encoder, budget.named_blocks)
     if layer is not None and (behind := [block for block in budget.named_blocks or () if block > layer]):
         hint = f"Give `blocks` up to {layer}, or leave out `layer`."
-        raise UsageError(f"Block {behind[0]} lies behind layer {layer}, the one that is learned.", hint=hint)
+        raise UsageError(f"Block {behind[0]} comes after the target layer {layer}.", hint=hint)
     most = encoder.depth - 1 if layer is None else min(layer, encoder.depth - 1)
     if budget.blocks is not None and not 0 < budget.number <= most:
         hint = f"Give `blocks` from 1 to {most}."
@@ -104,19 +104,19 @@ def check_budget(budget: Budget, encoder: Encoder, layer: int | None = None) -> 
 
 
 def check_size(megabytes: float, encoder: Encoder) -> None:
-    """Raise `UsageError` if every single block takes more megabytes."""
+    """Raise `UsageError` if even the smallest one-block model exceeds `megabytes`."""
     single = [(block,) for block in range(1, encoder.depth + 1) if is_held(encoder, (block,))]
     least = megabytes_of(min((keep(encoder, one, copy_weights=False).num_parameters for one in single), default=0))
     if least > megabytes:
         raise UsageError(
-            f"The smallest choice of blocks takes {least:.1f} megabytes.",
+            f"The smallest lean model takes {least:.1f} megabytes.",
             hint="Give more `megabytes`; most of a small model is its vocabulary, which `keep_words()` cuts, and its "
             'int8 graph is a quarter of the size: `export_onnx(settings=ExportSettings(precision="int8"))`.',
         )
 
 
 def timed_on(encoder: Encoder) -> str:
-    """Name the device, with the number of threads of a CPU."""
+    """Return the GPU's name, or `cpu` with its number of threads."""
     device = encoder.device
     if device.type == "cuda":
         return re.sub(r"\W+", "-", torch.cuda.get_device_name(device))
@@ -126,9 +126,9 @@ def timed_on(encoder: Encoder) -> str:
 def side_by_side(
     runs: Sequence[Callable[[], object]], num_texts: int, *, reference: int, progress: Progress = silent
 ) -> list[Speed]:
-    """Time runs over `num_texts` texts each, in rounds of all runs, so that a disturbance slows all of them.
+    """Time all runs in each round, so that a disturbance slows all of them; each run encodes `num_texts` texts.
 
-    reference: place of the run with speed 1.
+    reference: index of the run whose speed is 1.
     """
     seconds: list[list[float]] = [[] for _ in runs]
     started = time.perf_counter()
@@ -145,7 +145,7 @@ def side_by_side(
 
 
 def speeds(seconds: Array, num_texts: int, reference: int) -> list[Speed]:
-    """Return each run's speed by its median, from seconds (runs, rounds); resamples share their rounds."""
+    """Return each run's speed from its median time; seconds (runs, rounds), all runs resampled by the same rounds."""
     rates = (num_texts / np.median(seconds, axis=1)).tolist()
     medians = np.median(seconds[:, np.stack(list(draws(seconds.shape[1], RESAMPLES)))], axis=2)
     return [(rate, interval(row)) for rate, row in zip(rates, medians[reference] / medians, strict=True)]
@@ -157,9 +157,9 @@ def run_name(blocks: Blocks) -> str:
 
 
 class Distillation:
-    """One distillation in each process of a group; the leading one opens the stores and decides.
+    """A distillation in one process of a group; the leading process opens the stores and decides.
 
-    Agreement chooses without `data`. `searches` holds what does not depend on how students learn.
+    Without `data`, agreement chooses the blocks. `searches` stores results that do not depend on training.
     """
 
     def __init__(
@@ -206,15 +206,16 @@ class Distillation:
         self.searches = store("search", usual)
 
     def _judges(self, encoder: Encoder) -> tuple[Evaluator, RetrievalEvaluator | None] | None:
-        """Return what chooses by labels, and the queries that report, for the tokens of `encoder`."""
+        """Return the evaluator by labels and the reporting queries, tokenised for `encoder`, if any."""
         if isinstance(self.data, RetrievalSet):
             return halves(encoder, self.data)
         return None if self.data is None or self.data.dev is None else (PairEvaluator(encoder, self.data.dev), None)
 
     def run(self, out: Path, *, before: str, chosen_by: PairSplits | None, num_seen: int) -> DistillResult:
-        """Search, learn, choose, measure, and save `lean/` and `full/` in `out`.
+        """Search, train, choose, measure, and save `lean/` and `full/` in `out`.
 
-        before: earlier changes to the full model. chosen_by: pairs as given. num_seen: test pairs it had seen.
+        before: earlier changes to the full model. chosen_by: pairs before the split. num_seen: test pairs seen in
+        training.
         """
         candidates = self._sizes()
         chosen = self._choose(candidates)
@@ -280,9 +281,9 @@ class Distillation:
         return NO_KEYS if self.data is None or self.data.dev is None else keys_of(self.data.dev)
 
     def _saved(self, student: LeanModel) -> tuple[Encoder, VocabularyCut | None, LeanModel]:
-        """Return the model to save, the cut of its vocabulary, and the student with its agreement after the cut.
+        """Return the model to save, its vocabulary cut, and the student with its agreement after a cut.
 
-        The reporting texts give no pieces for that agreement.
+        The cut for this agreement ignores the reporting texts.
         """
         lean = self.runs.encoder(run_name(student.blocks), self.encoder.device)
         if self.vocabulary is None:
@@ -309,7 +310,7 @@ class Distillation:
         name = f"sizes-{timed_on(self.encoder)}" + ("" if named is None else f"-{run_name(named)}")
         measured = self.searches.read(name, Measured)
         if measured is None:
-            scores = dict(search.best) if search.num_texts is None else {}  # else of other texts
+            scores = dict(search.best) if search.num_texts is None else {}  # else scored on other texts
             blocks = {len(best): best for best, _ in search.best} | ({len(named): named} if named else {})
             blocks[self.encoder.depth] = tuple(range(1, self.encoder.depth + 1))
             models = [self._view(subset) for subset in blocks.values()]
@@ -342,7 +343,7 @@ class Distillation:
         return replace(row, blocks=blocks, score=score, untrained=score, interval=ends)
 
     def _choose(self, candidates: list[LeanModel]) -> Blocks:
-        """Return the lean model's blocks; settle the `candidates` that learn."""
+        """Return the lean model's blocks; update the trained `candidates` in place."""
         if self.needed is None:
             taken = within_limit(candidates, self.budget)
             settled = candidates[candidates.index(taken)] = self._settled(taken)
@@ -361,20 +362,20 @@ class Distillation:
         return (held[-1] if held else max(tried, key=lambda row: (row.score, -len(row.blocks)))).blocks
 
     def _settled(self, row: LeanModel) -> LeanModel:
-        """Replace the row's blocks by the leading subset that learns best from few texts.
+        """Replace the row's blocks by the leading subset with the best score after training on few texts.
 
-        Untrained scores do not tell: blocks 5 and 6 of all-MiniLM-L6-v2 lead, 1 and 6 learn better (benchmarks/lean).
+        Untrained scores mislead: blocks 5 and 6 of all-MiniLM-L6-v2 lead, 1 and 6 train better (benchmarks/lean).
         """
         leading = [one for one in self._search.leading if len(one[0]) == len(row.blocks)]
         if len(self.budget.named_blocks or ()) == len(row.blocks) or len(leading) < 2 or self._few is None:
             return row
-        if self._search.num_texts is not None:  # what learns is scored on all texts
+        if self._search.num_texts is not None:  # trained models are scored on all texts
             leading = [(blocks, self.evaluator.score(self._view(blocks))[0]) for blocks, _ in leading]
         best = best_tryout([self._try_out(*one) for one in leading])
         return self._scored(row, best.blocks, best.untrained)
 
     def _after_learning(self, row: LeanModel, students: Sequence[LeanModel], chosen: Blocks) -> LeanModel:
-        """Take the blocks of the row's size that learned best in any run; the chosen ones stay."""
+        """Return the best student of the row's size over all runs; of the chosen size, the chosen blocks."""
         same = [student for student in students if len(student.blocks) == len(row.blocks)]
         if len(row.blocks) == len(chosen):
             same = [student for student in same if student.blocks == chosen]
@@ -387,9 +388,10 @@ class Distillation:
         return replace(learned, score=best.score) if best.scores else learned
 
     def _frontier(self, chosen: Blocks) -> tuple[tuple[LeanModel, ...], float | None]:
-        """Measure the full model and new students with weights, if asked for; return all graphs and `Measured.covered`.
+        """Return all measured graphs and `Measured.covered`.
 
-        Without the option, return graphs only if the chosen model is among them.
+        `frontier` first measures the full model and new students with weights; without `frontier`, the result is empty
+        unless the chosen model was measured.
         """
         place = f"graphs-{timed_on(self.encoder)}-"
         measured = [one for name, one in self.runs.all(Measured).items() if name.startswith(place)]
@@ -408,14 +410,14 @@ class Distillation:
     def _measure_graphs(self, encoders: Sequence[tuple[Blocks, Encoder]]) -> Measured:
         """Export each encoder in both precisions, and measure score, speed and size; the full model is first.
 
-        The full model's cosines between held-out texts choose the float layers of int8 graphs, without labels. A
-        smaller vocabulary has the learned texts' pieces only; its vectors are the whole graph's for these ids.
+        The full model's cosines between held-out texts choose the float layers of int8 graphs, without labels. The
+        smaller vocabulary keeps the training texts' pieces; its vectors are computed by the whole graph.
         """
         texts, evaluator, report = self.texts, self.evaluator, self.report
         held_out = np.concatenate([self.choosing, self.reporting])
         learned = {piece for place in self.learned_from.tolist() for piece in texts.ids(place)}
         all_words = int(self.encoder.backbone.config.vocab_size)
-        # By vocabulary.
+        # By vocabulary size.
         ids: dict[int, tuple[Sequence[Ids], Sequence[Ids]]] = {all_words: (evaluator.texts(), report.texts())}
         with suppress(ModelError):  # no piece can go
             pieces = kept_pieces(self.encoder, learned)
@@ -461,15 +463,15 @@ class Distillation:
         )
 
     def _view(self, blocks: Blocks) -> Encoder:
-        """Return the untrained model of these blocks, which shares memory with the full model."""
+        """Return the untrained model of these blocks, sharing the full model's weights."""
         return keep(self.encoder, blocks, copy_weights=False)
 
     def _recorded(self, prefix: str) -> list[LeanModel]:
-        """Return stored rows: `blocks` learned from all texts, `tryout` from few."""
+        """Return stored rows: `blocks` trained on all texts, `tryout` on few."""
         return [row for name, row in self.runs.all(LeanModel).items() if name.startswith(prefix)]
 
     def _try_out(self, blocks: Blocks, untrained: float) -> LeanModel:
-        """Return a subset's score after learning from few texts; learn unless the store has it."""
+        """Return a subset's row after training on few texts; train only if the row is not stored."""
         name = f"tryout-{run_name(blocks)}"
         if (known := self.runs.read(name, LeanModel)) is not None:
             return known
@@ -482,7 +484,7 @@ class Distillation:
         return self.runs.write(name, replace(row, scores=(best,), agreement=agreement))
 
     def learn(self, blocks: Blocks, *, weights: bool = False) -> LeanModel:
-        """Return the student; learn unless the store has it, and its weights if they are needed."""
+        """Return the student; train only if its row, or weights if needed, are not stored."""
         name = run_name(blocks)
         known = self.runs.read(name, LeanModel)
         if known is not None and (self.runs.has_weights(name) or not weights):
@@ -493,7 +495,7 @@ class Distillation:
         self.group.agree((blocks, False))
         student, run = self._taught(blocks, few=False)
         best = max(run.scores)
-        if not self.by_agreement:  # learning a worse end loses what a cut has
+        if not self.by_agreement:  # training on a worse layer can lower the score
             as_it_came = keep(self.encoder, blocks)
             if (untrained := self.evaluator.score(as_it_came)[0]) > best + LOST:
                 student, best = as_it_came, untrained
@@ -527,7 +529,7 @@ class Distillation:
 
 
 def best_tryout(tryouts: Sequence[LeanModel]) -> LeanModel:
-    """Return the best tryout: by score, without labels by overlap within its interval (benchmarks/lean)."""
+    """Return the best tryout by score; without labels by overlap, within the best interval (benchmarks/lean)."""
     first = max(tryouts, key=lambda row: row.score)
     if first.agreement is None:
         return first
@@ -538,15 +540,15 @@ def best_tryout(tryouts: Sequence[LeanModel]) -> LeanModel:
 def find_aim(
     encoder: Encoder, texts: Iterable[str], budget: Budget | None = None, *, max_length: int | None = None
 ) -> tuple[int | None, DropPrediction | None]:
-    """Return the target layer for `DistillSettings`, and the predicted drop after it.
+    """Return the target layer for `DistillSettings`, and the predicted drop.
 
-    The layer precedes the drop and covers the budget's blocks, if there is one.
+    The layer precedes the drop, unless the budget's blocks need a higher layer.
 
     Args:
         encoder: The full model.
         texts: Raw texts; the first `ANALYSED_TEXTS` are read.
         budget: As for `distill`.
-        max_length: Tokens of the reference's texts.
+        max_length: Most tokens per text.
     """
     budget = budget or Budget()
     check_budget(budget, encoder)  # a drop takes a minute
@@ -575,27 +577,27 @@ def distill(
     group: Group = ALONE,
     progress: ProgressOption = False,
 ) -> DistillResult:
-    """Find the smallest choice of blocks within a budget that gives the full model's vectors, and save it.
+    """Choose blocks within a budget, train them to give the full model's vectors, and save the lean model.
 
     A killed run continues with the same call and ends with the same model.
 
     Args:
-        encoder: The full model; it is not changed.
-        texts: Raw texts to learn from, as long as those to be served; texts of `data` are always left out.
-        out: Gets `lean/` and `full/` (sentence-transformers folders), beside vectors and trials.
+        encoder: The full model, unchanged.
+        texts: Raw training texts, as long as the texts to encode later; texts of `data` are always left out.
+        out: Folder for `lean/` and `full/` (sentence-transformers models), vectors and trials.
         budget: Wanted size; by default the fewest blocks within a point.
-        settings: How students learn.
-        data: Chooses instead of agreement, and is reported: dev and test of graded pairs, or two halves of the queries
-            of a retrieval set.
+        settings: Training of students.
+        data: Labels to choose by instead of agreement, and to report: dev and test of graded pairs, or two halves of a
+            retrieval set's queries.
         before: Earlier changes to `encoder`, for the model card.
-        engine: Computes the full model's vectors; by default here.
-        group: Processes that learn together; all must see `out`.
-        progress: True draws bars and logs; else called as the work goes on.
+        engine: Computes the full model's vectors; by default in this process.
+        group: Processes that train together; all need access to `out`.
+        progress: True draws bars; a callable receives steps.
 
     Raises:
         UsageError: The budget cannot be met, or `out` holds the model to start from.
         DataError: Too few texts, neither dev nor test, classes, or pairs without a defined correlation.
-        ModelError: Vectors come from several layers, or no ordinary checkpoint can hold the blocks.
+        ModelError: Vectors combine several layers, or no ordinary checkpoint can hold the blocks.
         FileProblemError: `out` cannot be written, or another process works there.
     """
     out, budget, progress = local_path(out), budget or Budget(), reporter(progress)
@@ -620,7 +622,7 @@ def distill(
             store = store_texts(teacher, raw, out / FOLDER, limit=settings.max_texts, progress=progress)
             beside = store.folder.parent / store.digest[:16]  # graph and vectors
             teacher_vectors(teacher, store, beside, engine=engine, progress=progress)
-        group.agree(None)  # texts and vectors are there
+        group.agree(None)  # texts and vectors are stored
         store = TextStore(out / FOLDER)
         vectors = read_vectors(store, store.folder.parent / store.digest[:16])
         work = Distillation(
@@ -647,17 +649,17 @@ def distill(
 def _divided(
     data: PairSplits | RetrievalSet | None, settings: DistillSettings, encoder: Encoder
 ) -> tuple[PairSplits | RetrievalSet | None, PairSplits | None, int]:
-    """Return pairs as the seed divides them, the given ones if they choose, and the number of seen test pairs.
+    """Return pairs split by seed, the given pairs if dev chooses, and the number of seen test pairs (left out).
 
-    Seen test pairs are left out. Raises `DataError` if no pairs can choose or report.
+    Raises `DataError` without dev and test, or for ungraded pairs.
     """
     if data is None or isinstance(data, RetrievalSet):
         return data, None, 0
     whole, data = data, splits_for(data, settings.seed)
     parts = [part for part in (data.dev, data.test) if part is not None]
     if not parts:
-        hint = "Give a folder with dev and test files, or one file to be divided."
-        raise DataError(f"{data.name} has neither dev nor test pairs, and no others are used here.", hint=hint)
+        hint = "Give a folder with dev and test files, or one file to split."
+        raise DataError(f"{data.name} has neither dev nor test pairs.", hint=hint)
     for part in parts:
         part.check_graded()
     chosen_by = None if data.dev is None else whole

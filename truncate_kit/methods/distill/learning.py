@@ -1,4 +1,4 @@
-"""Agreement with the full model, its vectors, and the student's loss and training run."""
+"""Agreement with the full model, the full model's vectors, and the student's loss and training run."""
 
 import importlib.util
 import shutil
@@ -54,17 +54,17 @@ class AgreementEvaluator(Evaluator):
 
     def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
         """Return the correlation of `Agreement`, 0 if all vectors are equal; no Pearson."""
-        with torch.autocast("cpu", enabled=False):  # also while bf16 trains
+        with torch.autocast("cpu", enabled=False):  # also inside bf16 training
             cosines = self._cosines(nn.functional.normalize(vectors.float(), dim=1))
         return spearman(cosines.flatten().tolist(), self._expected) or 0.0, None
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> "AgreementEvaluator":
-        """Take the first texts, which are in random order, and encode them anew."""
+        """Return an evaluator of the first texts (in random order), shortened and encoded by `encoder`."""
         ids = [encoder.reader.shortened(row, tokens) for row in self._ids[: max(number, 2 * NEAR + 1)]]
         return AgreementEvaluator(ids, encoder.encode_ids(ids))
 
     def agreement(self, encoder: Encoder) -> Agreement:
-        """Return correlation and overlap with their intervals."""
+        """Return correlation and overlap, with intervals."""
         return self.agreement_of(encoder.encode_ids(self._ids))
 
     def agreement_of(self, vectors: Tensor) -> Agreement:
@@ -108,7 +108,7 @@ def _nearest(unit: Tensor) -> Tensor:
 def held_out_scores(
     full: Encoder, lean: Encoder, data: PairSplits | RetrievalSet | None, queries: RetrievalEvaluator | None
 ) -> HeldOutScores | None:
-    """Compare both models on the test pairs, or on the half of the queries that reports, if any."""
+    """Compare both models on the test pairs or reporting queries, if any."""
     mixed, scores = None, (0.0, 0.0)
     if isinstance(data, RetrievalSet) and queries is not None:
         ids = queries.texts()
@@ -142,20 +142,20 @@ CHUNK = 4096
 VECTORS_FILE = "vectors.bin"
 HALF = VectorFormat(precision="float16")
 EVALUATIONS = 20  # per epoch
-PATIENCE = 10  # evaluations without a gain: scores dip for a while at the peak of the rate
-LOST = 1.0  # points on labels that learning must lose before blocks are saved as they came
+PATIENCE = 10  # evaluations without a gain: scores dip near the peak learning rate
+LOST = 1.0  # points: a larger loss in training saves the untrained blocks
 
 
 class TokenWork(EncodingWork):
-    """Encode texts that are token ids already."""
+    """Encode tokenised texts."""
 
     def perform(self, chunk: Chunk, send: Send) -> tuple[bytes, int]:
-        """Return rows as stored, in the order of the texts."""
+        """Return the stored rows in text order, and 0."""
         return self._form.store(self._encoder.encode_ids(chunk[1])).tobytes(), 0
 
 
 def fastest(encoder: Encoder, folder: Path) -> Encoder | OnnxEncoder:
-    """Return the float32 graph in `folder`, made if needed; on a GPU or without export, the encoder itself."""
+    """Return the float32 graph in `folder`, exported if needed; on a GPU or if export fails, the encoder."""
     if encoder.device.type != "cpu" or importlib.util.find_spec("onnxruntime") is None:
         return encoder
     try:
@@ -192,7 +192,7 @@ def teacher_vectors(
 
 
 def read_vectors(texts: TextStore, folder: Path) -> NDArray[np.float16]:
-    """Map what `teacher_vectors` wrote."""
+    """Memory-map the vectors that `teacher_vectors` wrote."""
     return np.memmap(folder / VECTORS_FILE, dtype=np.float16, mode="r").reshape(len(texts), -1)
 
 
@@ -202,7 +202,7 @@ def rows_of(vectors: NDArray[np.float16], places: list[int]) -> Tensor:
 
 
 class TaughtTexts(Examples):
-    """Texts with the teacher's vectors (n, out), both read from the disk.
+    """Training texts with the teacher's vectors (n, out), both read from disk.
 
     full: the full model and the kept blocks, for `states`.
     """
@@ -234,7 +234,7 @@ class TaughtTexts(Examples):
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """Return 1 − cosine to the teacher's vector, plus the weighted parts for `similarity` and `states`.
 
-        Every process has the vectors of all, and gradients of its own share.
+        Each process sees all vectors, and computes gradients for its own share.
         """
         places = [int(self._places[place]) for place in batch]
         own = self._group.share(places)
@@ -259,7 +259,7 @@ class TaughtTexts(Examples):
 
 
 def _distance_of_states(states: Sequence[Tensor], inputs: Batch, full: tuple[Encoder, Blocks], tokens: int) -> Tensor:
-    """Return the mean 1 − cosine between token states behind the kept blocks; `tokens` of all processes."""
+    """Return the mean 1 − cosine between token states after the kept blocks; `tokens`: number over all processes."""
     encoder, blocks = full
     with torch.no_grad():
         wanted = encoder.hidden_states(inputs)
@@ -270,14 +270,14 @@ def _distance_of_states(states: Sequence[Tensor], inputs: Batch, full: tuple[Enc
 
 
 class StudentRun(TrainingRun):
-    """Learn without dropout, which would blur exact targets; stop when scores stop growing."""
+    """Train without dropout, which would blur exact targets; stop when scores stop growing."""
 
     dropout = False
     bucket_batches = 96
-    """Padding is 2.5 % of the tokens of 118,000 texts in batches of 16, 9.5 % with a quarter as many."""
+    """With 96, padding is 2.5 % of the tokens of 118,000 texts in batches of 16; with 24, 9.5 %."""
 
     def is_settled(self) -> bool:
-        """Tell whether scores no longer grow."""
+        """Return whether scores have stopped growing."""
         scores = self.scores
         return len(scores) > PATIENCE and max(scores[-PATIENCE:]) <= max(scores[:-PATIENCE])
 
@@ -291,7 +291,7 @@ def student_run(
     *,
     evaluations: int = EVALUATIONS,
 ) -> StudentRun:
-    """Return the run that teaches `student` in place, with `evaluations` scores per epoch."""
+    """Return the run that trains `student` in place, with `evaluations` per epoch."""
     if not settings.train_embeddings:
         for path in student.family.embeddings.split(","):
             student.backbone.get_submodule(path).requires_grad_(False)

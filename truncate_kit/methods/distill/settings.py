@@ -32,11 +32,11 @@ from truncate_kit.training.settings import PRECISION_HELP
 Blocks = tuple[int, ...]
 Scored = tuple[Blocks, float]  # score in points
 _POINTS, _TIMES = Bounds(0, 200, whole=False), Bounds(1, 1_000_000, whole=False, above=True)
-LOWEST_TAUGHT = 2  # layer to learn: a single block cannot be left out
+LOWEST_TAUGHT = 2  # lowest target layer: a single block cannot be left out
 _SIZE, _SHARE = Bounds(0, 1e9, whole=False, above=True), Bounds(0, 1, whole=False, below=True)
 _HELD_OUT, _LAYER = Bounds(4, 10_000_000), Bounds(LOWEST_TAUGHT, math.inf)
 MEASURED_WIDTH, MEASURED_RATE, HIGHEST_RATE = 384, 5e-4, 1e-3
-NEARLY_ALL = 0.25  # of the blocks: one of six learns better at a lower rate
+NEARLY_ALL = 0.25  # share of blocks left out; below it a lower rate is better
 NEAR = 10  # nearest texts, and as many random ones
 
 
@@ -45,17 +45,19 @@ class Budget(Result):
     """The wanted size: one field, by default `within` one point.
 
     Attributes:
-        within: Fewest blocks that lose at most these points on held-out data, after learning; without labels a point is
-            `distilling.AGREEMENT_PER_POINT` points of agreement.
-        speedup: Most blocks that are this many times as fast as the full model.
-        megabytes: Most blocks with float32 weights of at most this size, in 10⁶ bytes.
+        within: Largest loss in points on held-out data after training, with the fewest blocks; without labels, a point
+            is `distilling.AGREEMENT_PER_POINT` points of agreement.
+        speedup: Least speed relative to the full model, with the most blocks.
+        megabytes: Largest float32 weights in 10⁶ bytes, with the most blocks.
         blocks: Number of blocks (3 or "3") or the blocks themselves ([1, 4, 6], "1..3,6"); stored as text.
     """
 
     within: float | None = setting(None, "Largest loss in points (default: 1).", LAYERS, bounds=_POINTS, kind=float)
-    speedup: float | None = setting(None, "Keep the most blocks with this speedup.", LAYERS, bounds=_TIMES, kind=float)
+    speedup: float | None = setting(
+        None, "Least speedup over the full model; keeps the most blocks.", LAYERS, bounds=_TIMES, kind=float
+    )
     megabytes: float | None = setting(
-        None, "Keep the most blocks within this float32 size.", LAYERS, bounds=_SIZE, kind=float
+        None, "Largest float32 size in megabytes; keeps the most blocks.", LAYERS, bounds=_SIZE, kind=float
     )
     blocks: str | None = setting(None, "Number of blocks (3), or block numbers (1,4,6).", LAYERS, kind=str)
 
@@ -70,7 +72,7 @@ class Budget(Result):
         if self.blocks is not None:
             blocks = as_text(self.blocks)
             if isinstance(self.blocks, list | tuple | range) and len(self.blocks) == 1:
-                blocks = f"{blocks}..{blocks}"  # a number alone is how many
+                blocks = f"{blocks}..{blocks}"  # a plain number is a count
             object.__setattr__(self, "blocks", blocks)
             blocks_named(blocks)
 
@@ -81,7 +83,7 @@ class Budget(Result):
 
     @property
     def named_blocks(self) -> Blocks | None:
-        """Return the blocks if they are named one by one."""
+        """Return the blocks if the budget names them."""
         return None if self.blocks is None or self.blocks.strip().isdecimal() else blocks_named(self.blocks)
 
     @property
@@ -90,7 +92,7 @@ class Budget(Result):
         return len(self.named_blocks or ()) or int(self.blocks or 0)
 
     def allows(self, row: "LeanModel", full: "LeanModel", needed: float | None) -> bool:
-        """Tell whether a model keeps the budget; `needed` is the score for `within`."""
+        """Return whether a model is within the budget; `needed`: lowest score for `within`."""
         if self.blocks is not None:
             return len(row.blocks) == self.number
         if self.speedup is not None:
@@ -105,16 +107,16 @@ class DistillSettings(Result):
     """How students learn; defaults by the ablations in benchmarks/lean.
 
     Attributes:
-        layer: Layer of the full model to learn, for models that get worse at their end; by default the last.
+        layer: Target layer of the full model, for models that drop in their last layers; by default the last.
         epochs: Passes over the texts; stops early when agreement settles.
-        batch_size: Texts per step, of similar length; targets are exact, so small batches suffice.
-        learning_rate: Peak rate; by default 5e-4 · 384 / width, at most 1e-3, and a third of it if less than a quarter
-            of the blocks is left out: the student then starts near the full model.
-        warmup: Share of the steps.
+        batch_size: Texts per step, of similar length; small batches suffice for exact targets.
+        learning_rate: Peak rate; by default 5e-4 · 384 / width, at most 1e-3, a third of that if less than a quarter of
+            the blocks is left out, as the student then starts near the full model.
+        warmup: Share of warmup steps.
         similarity: Weight of the squared error between both models' cosines within a batch.
-        states: Weight of 1 − cosine between token states behind each kept block; runs the full model at every step.
+        states: Weight of 1 − cosine between token states after each kept block; runs the full model at every step.
         train_embeddings: Train word and position embeddings as well.
-        max_texts: Most texts to learn from, beside all queries; by default all.
+        max_texts: Most training texts, not counting queries; by default all.
         held_out: Held-out texts, half to choose and half to report; at most a tenth of all texts, at least 42.
         query_weight: Weight of a query relative to a text.
         precision: See `TrainingSettings`.
@@ -129,20 +131,20 @@ class DistillSettings(Result):
         None, "Peak rate; by default by width and left-out blocks.", TRAINING, bounds=RATE, kind=float
     )
     warmup: float = setting(0.05, bounds=_SHARE)
-    similarity: float = setting(0.0, "Weight of the cosines within a batch.", TRAINING, bounds=WEIGHT)
-    states: float = setting(0.0, "Weight of the states behind each kept block.", TRAINING, bounds=WEIGHT)
+    similarity: float = setting(0.0, "Weight of the loss on cosines within a batch.", TRAINING, bounds=WEIGHT)
+    states: float = setting(0.0, "Weight of the loss on states after each kept block.", TRAINING, bounds=WEIGHT)
     train_embeddings: bool = setting(
         False, "Train word and position embeddings as well.", TRAINING, name="--train-embeddings"
     )
     max_texts: int | None = setting(
-        None, "Learn from the first texts, this number at most, and all queries.", DATA, bounds=TEXTS, kind=int
+        None, "Train on at most this many texts, and all queries.", DATA, bounds=TEXTS, kind=int
     )
     held_out: int = setting(2000, bounds=_HELD_OUT)
     query_weight: float = setting(1.0, "Weight of a query relative to a text.", TRAINING, bounds=WEIGHT)
     precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
     seed: int = setting(0, bounds=SEED)
     frontier: bool = setting(
-        False, "Measure graphs of what learned: precisions, dimensions, words.", LAYERS, name="--frontier"
+        False, "Measure graphs of trained models by precision, dimensions and vocabulary.", LAYERS, name="--frontier"
     )
 
     def __post_init__(self) -> None:
@@ -169,7 +171,7 @@ class Agreement(Result):
     """Agreement with the full model on held-out texts; 95 % intervals by a bootstrap over texts.
 
     correlation: Spearman × 100 between both models' cosines, of each text with its `NEAR` nearest by the full model and
-    as many random ones. overlap: share × 100 of the `NEAR` nearest texts in common.
+    as many random ones. overlap: share × 100 of the `NEAR` nearest texts that both models share.
     """
 
     correlation: float
@@ -183,32 +185,32 @@ class Agreement(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeanModel(Result):
-    """Some or all blocks of the full model, and one way to serve them."""
+    """Measurements of some or all blocks, in torch or as a graph."""
 
     blocks: Blocks
-    score: float  # points; after learning if the blocks learned
-    untrained: float | None = None  # before learning; not of graphs
-    scores: tuple[float, ...] = ()  # after each evaluation of learning
-    agreement: Agreement | None = None  # on the report texts; of few-text trials on the choosing texts
+    score: float  # points; after training, if trained
+    untrained: float | None = None  # before training; not for graphs
+    scores: tuple[float, ...] = ()  # of each evaluation in training
+    agreement: Agreement | None = None  # on the reporting texts; for tryouts on the choosing texts
     steps: int = 0
-    seconds: float = 0.0  # of learning and evaluation
+    seconds: float = 0.0  # training and evaluation
     precision: Precision = "fp32"  # in ONNX Runtime if `dims` is set, else in torch
     dims: int = 0  # leading dimensions of a graph's vectors
     words: int = 0  # word pieces of a graph
     texts_per_second: float = 0.0  # timed side by side
     megabytes: float = 0.0  # graph files or float32 weights, 10⁶ bytes
-    interval: tuple[float, float] | None = None  # 95 %, before learning or of a graph, over labels
-    speedup_interval: tuple[float, float] | None = None  # 95 %, relative to the full model, over rounds
+    interval: tuple[float, float] | None = None  # 95 %, over labels; untrained, or of a graph
+    speedup_interval: tuple[float, float] | None = None  # 95 %, relative to the full model, over timing rounds
     dominated: bool = False  # see `mark_dominated`
 
     @property
     def graph(self) -> tuple[Blocks, Precision, int]:
-        """Identify the graph: its rows differ in dimensions only."""
+        """Return a key; its rows differ only in dimensions."""
         return self.blocks, self.precision, self.words
 
     @property
     def as_it_came(self) -> bool:
-        """Tell whether the blocks learned but keep their old weights."""
+        """Return whether the untrained weights are kept, as training lowered the score."""
         return bool(self.scores) and self.score > max(self.scores)
 
 
@@ -217,7 +219,7 @@ class Measured(Result):
     """Stored measurements: models of each size, the full one last, or graphs, the full one first."""
 
     rows: tuple[LeanModel, ...]
-    covered: float | None = None  # share × 100 of held-out texts with learned word pieces only
+    covered: float | None = None  # share × 100 of held-out texts with known word pieces only
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -225,7 +227,7 @@ class SubsetSearch(Result):
     """Subsets of blocks scored without training."""
 
     leading: tuple[Scored, ...]  # up to `subsets.LEADING` of each size, smallest first, best first
-    baselines: dict[str, tuple[Scored, ...]]  # by the names of `subsets.baseline_blocks`; not of named blocks
+    baselines: dict[str, tuple[Scored, ...]]  # by name in `subsets.baseline_blocks`; empty for named blocks
     tried: int
     exact: bool  # all subsets that an ordinary checkpoint can hold
     seconds: float
@@ -242,10 +244,10 @@ class HeldOutScores(Result):
     """Scores in points on test pairs or the reporting queries; 95 % interval by a paired bootstrap."""
 
     data: str
-    metric: str  # "Spearman × 100", or a metric of search
+    metric: str  # "Spearman × 100", or a retrieval metric
     lean: float
     full: float
-    mixed: float | None  # lean queries on the full model's document vectors
+    mixed: float | None  # lean query vectors with the full model's document vectors
     difference: float  # lean − full
     low: float
     high: float
@@ -253,22 +255,22 @@ class HeldOutScores(Result):
 
     @property
     def of_queries(self) -> bool:
-        """Tell whether queries were compared, not pairs."""
+        """Return whether queries were compared, not pairs."""
         return not self.metric.startswith("Spearman")
 
     @property
     def too_few(self) -> str | None:
-        """Return a warning if they are too few for an interval."""
+        """Return a warning if pairs or queries are too few for an interval."""
         return too_few(self.num_compared, *(("query", "queries") if self.of_queries else ("pair", "pairs")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistillResult(Result):
-    """A distillation.
+    """The outcome of `distill`.
 
-    texts: counts of texts (`num_texts`, `num_queries` of these, `repeated` and `excluded` ones left out, `cut` to the
-    model's length, `compared` with evaluation sets) and tokens (`tokens` in all; `middle` and `long`: 50 % and 95 %
-    quantiles of a text).
+    texts: counts of texts (`num_texts`, including `num_queries`; left out: `repeated`, `excluded`; `cut` to the model's
+    length; `compared`: texts to exclude) and tokens (`tokens` in total; `middle` and `long`: 50 % and 95 % quantiles
+    per text).
     """
 
     model: str
@@ -281,15 +283,15 @@ class DistillResult(Result):
     learning_rate: float  # peak
     texts: dict[str, int]
     search: SubsetSearch
-    tryouts: tuple[LeanModel, ...]  # learned from few texts, to find the subset that learns from all
+    tryouts: tuple[LeanModel, ...]  # trained on few texts, to choose the subset to train on all
     candidates: tuple[LeanModel, ...]  # best of each number of blocks, the full model last
     chosen: Blocks
-    holds: bool  # the chosen model keeps the budget
+    holds: bool  # the chosen model is within the budget
     needed: float | None  # score that `within` requires
     scores: HeldOutScores | None
     frontier: tuple[LeanModel, ...] = ()  # graphs of the full model, first, and of students
     covered: float | None = None  # see `Measured`
-    vocabulary: VocabularyCut | None = None  # after learning
+    vocabulary: VocabularyCut | None = None  # after training
     all_words: Agreement | None = None  # before the cut of the vocabulary
     data: str = ""
     data_tokens: int | None = None  # 95 % quantile of its texts
@@ -309,13 +311,13 @@ class DistillResult(Result):
 
     @property
     def holds_unseen(self) -> bool | None:
-        """Tell whether the chosen model keeps `within` on data that did not choose, if known."""
+        """Return whether the chosen model keeps `within` on held-out data, if known."""
         if self.needed is None:
             return None
         if self.metric == self.settings.agreement:
             return self.student.agreement is not None and self.student.agreement.correlation >= self.needed
         if self.scores is None or self.settings.layer is not None or self.scores.too_few is not None:
-            return None  # scores are against the whole model, not a layer of it
+            return None  # scores compare with the whole model, not the target layer
         return self.scores.difference >= -(self.budget.within or 0.0)
 
 
@@ -331,17 +333,18 @@ def within_limit(candidates: Sequence[LeanModel], budget: Budget) -> LeanModel:
     if not fitting:
         fastest = max(row.texts_per_second for row in candidates) / full.texts_per_second
         raise UsageError(
-            f"No choice of blocks keeps to that: they have {len(lean[0].blocks)} to {len(lean)} blocks, are up to "
-            f"{fastest:.1f} times as fast as the full model and take {candidates[0].megabytes:.1f} megabytes or more.",
-            hint="Ask for less; an int8 graph makes any of them faster and a quarter as large.",
+            f"No lean model is within the budget: lean models have {len(lean[0].blocks)} to {len(lean)} blocks, "
+            f"are up to {fastest:.1f} times as fast as the full model and take "
+            f"{candidates[0].megabytes:.1f} megabytes or more.",
+            hint="Relax the budget; an int8 graph is faster and a quarter as large.",
         )
     return fitting[-1]
 
 
 def graph_within(rows: Sequence[LeanModel], budget: Budget, needed: float | None) -> LeanModel | None:
-    """Return the fastest graph with the score `needed`, or the best one allowed; not if the budget names blocks.
+    """Return the fastest graph with the score `needed`, else the best within the budget; not for a budget of blocks.
 
-    rows: the full model's float32 graph is the first.
+    rows: the full model's float32 graph comes first.
     """
     fitting = [] if budget.blocks is not None else [row for row in rows if budget.allows(row, rows[0], needed)]
     if budget.within is not None:
@@ -352,7 +355,7 @@ def graph_within(rows: Sequence[LeanModel], budget: Budget, needed: float | None
 
 
 def merged_graphs(measured: Sequence[Measured]) -> tuple[LeanModel, ...]:
-    """Merge measurements: the latest full model, then by size; scale speeds to the latest."""
+    """Merge measurements: the full model first, then by size; scale earlier speeds to the latest."""
     latest = measured[-1].rows
     rows = {(row.graph, row.dims): row for row in latest}
     for earlier in measured[:-1]:
@@ -364,9 +367,9 @@ def merged_graphs(measured: Sequence[Measured]) -> tuple[LeanModel, ...]:
 
 
 def mark_dominated(rows: Iterable[LeanModel]) -> tuple[LeanModel, ...]:
-    """Mark dominated rows (Pareto) in score, speed, size and dimensions.
+    """Mark rows off the Pareto front of score, speed, size and dimensions.
 
-    Scores before and after training are not compared; the full model's counts as both.
+    Trained and untrained rows are not compared, except with the full model.
     """
     rows = list(rows)
     most = max(len(row.blocks) for row in rows)

@@ -1,4 +1,4 @@
-"""Choose blocks without training: every subset, or a beam for deep models, beside simpler rules."""
+"""Choose blocks without training: all subsets, a beam search for deep models, and simpler baselines."""
 
 import math
 import time
@@ -18,7 +18,7 @@ from truncate_kit.models.truncation import BlockRunner, keep, kept_config
 from truncate_kit.training.examples import Evaluator, Ids
 from truncate_kit.training.loop import precision
 
-LEADING = 4  # of one size, any of which may learn best (benchmarks/lean)
+LEADING = 4  # subsets per size, any of which may train best (benchmarks/lean)
 EXACT_DEPTH = 12  # 4,095 subsets
 BEAM = 8
 BATCH = 64
@@ -35,20 +35,20 @@ def search_subsets(
     beam: int = BEAM,
     progress: ProgressOption = False,
 ) -> SubsetSearch:
-    """Score subsets of blocks by what is left of `encoder` without training.
+    """Score subsets of the blocks of `encoder` without training.
 
-    Up to 12 blocks every subset is tried, in 2^L − 1 runs of a block over the texts. Deeper models lose one block at a
-    time from the `beam` best subsets of each size. `plan_search` shortens long searches.
+    Up to 12 blocks, every subset is scored, in 2^L − 1 block runs over the texts. For deeper models, a beam search
+    drops one block at a time from the `beam` best subsets of each size. `plan_search` shortens long searches.
 
     Args:
-        encoder: Its sentence vector is pooled from the last layer's tokens.
+        encoder: Must pool tokens of the last layer only.
         evaluator: Scores the vectors of its texts.
         blocks: Score only these and the full model.
         beam: Width of the beam.
-        progress: True draws bars and logs; else called after each subset.
+        progress: True draws bars; a callable receives steps.
 
     Raises:
-        ModelError: Vectors come from several layers or from heads.
+        ModelError: Vectors combine several layers or come from heads.
     """
     progress = reporter(progress)
     check_blocks(encoder, blocks)
@@ -101,7 +101,7 @@ def check_blocks(encoder: Encoder, blocks: Blocks | None = None) -> None:
 
 
 def is_held(encoder: Encoder, blocks: Blocks) -> bool:
-    """Tell whether an ordinary checkpoint can hold this subset."""
+    """Return whether an ordinary checkpoint can hold this subset."""
     try:
         kept_config(encoder.backbone.config, blocks)
     except LayerNotHeldError:
@@ -121,7 +121,7 @@ def _runners(encoder: Encoder, ids: Sequence[Ids]) -> Iterator[BlockRunner]:
 def _scores(
     evaluator: Evaluator, runners: Sequence[BlockRunner], subsets: Iterable[Blocks], progress: Progress = silent
 ) -> dict[Blocks, float]:
-    """Score subsets; sorted neighbours share the states of their common beginning."""
+    """Score subsets; neighbours in sorted order share the states of their first blocks."""
     scores: dict[Blocks, float] = {}
     order, ordered = original_order(_batches(evaluator.texts())), sorted(subsets)
     path: list[tuple[int, list[Tensor]]] = [(0, [runner.embedded for runner in runners])]
@@ -139,11 +139,11 @@ def _scores(
 
 
 def baseline_blocks(runners: Iterable[BlockRunner], depth: int) -> dict[str, list[Blocks]]:
-    """Return what simpler rules keep for each number n of blocks, from one run over four texts or more.
+    """Return the blocks that each baseline keeps, by number n of blocks, from one run over at least four texts.
 
-    first: blocks 1 … n. even: n blocks at even distances, with the last one. block_influence: the n blocks that change
-    their tokens' direction most (ShortGPT, arXiv:2403.03853). angular: all but the run of blocks with the smallest
-    angle between the tokens before and behind it (PruneMe, arXiv:2403.17887; over all tokens). cka: the n blocks that
+    first: blocks 1 … n. even: n evenly spaced blocks, including the last. block_influence: the n blocks that change
+    token directions most (ShortGPT, arXiv:2403.03853). angular: all but the consecutive blocks with the smallest angle
+    between token states before and after them (PruneMe, arXiv:2403.17887; over all tokens). cka: the n blocks that
     change the sentence vectors most, by debiased CKA.
     """
     influence, angles, count = torch.zeros(depth), torch.zeros(depth + 1, depth + 1), 0
@@ -178,9 +178,9 @@ def _largest(values: Tensor, number: int) -> Blocks:
 
 
 def plan_search(encoder: Encoder, evaluator: Evaluator, beam: int, progress: Progress) -> tuple[Evaluator, int | None]:
-    """Return what scores the subsets, and the width of the beam, if any; announce a long search.
+    """Return the evaluator of subsets and the beam width, if any; announce a long search.
 
-    Texts are shortened, then halved in number, then the beam is, until the search takes at most `SEARCH_SECONDS` and
+    Shorten texts, then halve their number, then the beam width, until the search fits `SEARCH_SECONDS` and
     `SEARCH_BYTES`.
     """
     depth, per_token = encoder.depth, _seconds(encoder, evaluator)
@@ -188,7 +188,7 @@ def plan_search(encoder: Encoder, evaluator: Evaluator, beam: int, progress: Pro
     while True:
         tokens = _padded(used.texts())
         runs = 2**depth - 1 if width is None else beam_runs(depth, width)
-        seconds, states = runs * per_token * tokens, 4 * encoder.width * tokens * (depth + 1)  # float32, behind blocks
+        seconds, states = runs * per_token * tokens, 4 * encoder.width * tokens * (depth + 1)  # float32
         if seconds <= SEARCH_SECONDS and states <= SEARCH_BYTES:
             break
         if used is evaluator:
@@ -208,13 +208,13 @@ def plan_search(encoder: Encoder, evaluator: Evaluator, beam: int, progress: Pro
 
 
 def beam_runs(depth: int, beam: int) -> int:
-    """Return the most runs of a block of a beam over `depth` blocks; shared beginnings spare about half of each."""
+    """Estimate the block runs of a beam search over `depth` blocks; shared first blocks save about half."""
     tried = {size: min(math.comb(depth, size), beam * (size + 1)) for size in range(1, depth)}
     return depth + sum(number * (size + 1) // 2 for size, number in tried.items())
 
 
 def _seconds(encoder: Encoder, evaluator: Evaluator) -> float:
-    """Time one block with its score, per padded token of a few texts."""
+    """Return seconds per padded token for one scored block run, on few texts."""
     few = evaluator.fewer(encoder, BATCH, SEARCHED_TOKENS)
     runners, blocks = list(_runners(encoder, few.texts())), [(block,) for block in range(1, 1 + min(3, encoder.depth))]
     _scores(few, runners, blocks[:1])  # warms up

@@ -1,4 +1,4 @@
-"""Texts to learn from, as memory-mapped token ids; and pairs scored by a model's own cosines."""
+"""Training texts as memory-mapped token ids, and pairs scored by a model's own cosines."""
 
 import copy
 import hashlib
@@ -38,7 +38,7 @@ FEW_TEXTS, FEW_TOKENS = 2000, 64  # to try subsets on
 TEXTS_FILE, TOKENS_FILE, ENDS_FILE, NOTE_FILE = "texts.jsonl", "tokens.bin", "ends.npy", "texts.json"
 _AT_ONCE = 4096  # texts
 NOTE = "Without labels, the full model's cosines between held-out texts are the reference."
-SEARCH_NOTE = "{name} has no graded pairs: cosines of the model between its queries and documents stand for them."
+SEARCH_NOTE = "{name} has no graded pairs: the model's cosines between queries and documents replace the grades."
 PAIRS = 1000  # at most; all their cosines are computed
 FEWEST_PAIRED = 10  # texts of each half
 
@@ -48,10 +48,10 @@ class RawTexts:
     """Texts for `distill`.
 
     Attributes:
-        texts: As long as those to be served; read once, in order.
-        queries: Get the model's prompt for queries.
-        exclude: Are not learned from.
-        vocabulary: The lean model keeps only the word pieces of these texts, by default all.
+        texts: Training texts, as long as the texts to encode later; read once, in order.
+        queries: Training queries, encoded with the model's query prompt.
+        exclude: Texts left out of training.
+        vocabulary: Texts whose word pieces the lean model keeps; by default it keeps all pieces.
     """
 
     texts: Iterable[str]
@@ -61,7 +61,7 @@ class RawTexts:
 
 
 class TextStore:
-    """Texts of a folder that `store_texts` wrote, with their token ids in one array; queries come first."""
+    """Texts written by `store_texts`, with token ids in one array; queries come first."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -91,7 +91,7 @@ class TextStore:
         return np.diff(self._ends, prepend=0)
 
     def shortened(self, encoder: Encoder, places: NDArray[np.int64], tokens: int) -> Self:
-        """Hold the token ids of texts at rising `places` in memory, cut; these can be learned from but not read."""
+        """Return a store of the texts at rising `places`, cut to `tokens`, in memory; `read` does not work on it."""
         rows, cut = [encoder.reader.shortened(row, tokens) for row in self.ids_at(places)], copy.copy(self)
         cut._tokens, cut._ends = np.concatenate(rows).astype(np.int32), np.cumsum([len(row) for row in rows])
         cut.num_queries = int((places < self.num_queries).sum())
@@ -117,10 +117,10 @@ class TextStore:
 def store_texts(
     encoder: Encoder, raw: RawTexts, folder: Path, *, limit: int | None = None, progress: Progress = silent
 ) -> TextStore:
-    """Tokenise the distinct texts into `folder`, which is replaced; only a hash of each text stays in memory.
+    """Tokenise the distinct texts and replace `folder` by them; only a hash of each text stays in memory.
 
-    Queries come first, with the model's prompt for queries; other texts get its prompt for documents, or the default.
-    limit: most texts beside the queries.
+    Queries come first, with the model's query prompt; other texts get the document prompt, or the default.
+    limit: most texts, not counting queries.
 
     Raises `DataError` for queries alone or fewer than `FEWEST_TEXTS` distinct texts.
     """
@@ -174,7 +174,7 @@ def store_texts(
 
 
 def words_of(text: str) -> list[str]:
-    """Split a text into lower-case words without punctuation, by which texts are compared."""
+    """Split a text into lower-case words without punctuation, to compare texts."""
     return re.findall(r"\w+", text.lower()) or text.split()
 
 
@@ -185,20 +185,20 @@ def _compared(text: str) -> str:
 def held_out_places(
     number: int, settings: DistillSettings
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Divide a number of texts into places that choose, report, and are learned from."""
+    """Split text indices at random into choosing, reporting and training texts."""
     order = np.random.default_rng(settings.seed).permutation(number)
     held = max(FEWEST_HELD_OUT, min(settings.held_out, number // 10))
     return order[: held // 2], order[held // 2 : held], order[held:]
 
 
 Taught = tuple[TextStore, NDArray[np.int64], NDArray[np.float16]]
-"""Texts, the places to learn from, and the teacher's vectors of all texts."""
+"""Texts, indices of training texts, and the teacher's vectors of all texts."""
 
 
 def few_texts(
     encoder: Encoder, texts: TextStore, places: NDArray[np.int64], vectors: NDArray[np.float16]
 ) -> Taught | None:
-    """Take the first short texts; if too few, also truncated ones, encoded again. Needs ten texts.
+    """Return the first short texts; if too few, add truncated texts and encode all again. Needs ten texts.
 
     places: in random order.
     """
@@ -215,14 +215,14 @@ def few_texts(
 
 
 def teacher_of(encoder: Encoder, layer: int | None) -> Encoder:
-    """Return the full model, or cut at the layer to learn. Raises `LayerOutOfRangeError`."""
+    """Return the full model, cut at the target layer if given. Raises `LayerOutOfRangeError`."""
     if layer is not None and layer > encoder.depth:
         raise LayerOutOfRangeError(layer, encoder.depth, lowest=LOWEST_TAUGHT)
     return encoder if layer is None or layer == encoder.depth else truncate(encoder, layer)
 
 
 def own_pairs(encoder: Encoder, texts: Sequence[str], name: str = "") -> PairSet:
-    """Pair each of two or more texts with its nearest or a random one, scored by the encoder's cosine."""
+    """Pair each text with its nearest or a random text, scored by the encoder's cosine; needs two texts."""
     some = list(dict.fromkeys(texts))
     unit = torch.nn.functional.normalize(encoder.vectors(some), dim=1)
     cosines = (unit @ unit.T).fill_diagonal_(-2)
@@ -235,9 +235,9 @@ def own_pairs(encoder: Encoder, texts: Sequence[str], name: str = "") -> PairSet
 
 
 def own_pairs_of(workspace: Workspace) -> PairSplits | None:
-    """Pair the held-out texts of a distillation: those that chose become dev, those that reported test.
+    """Pair the held-out texts of a distillation: choosing texts become dev, reporting texts test.
 
-    Finds no pairs if texts are missing or a user named pairs.
+    No pairs if texts are missing or the user named data.
     """
     result = DistillResult.read_if_whole(workspace.folder / RESULT_FILES["distill"])
     if result is None or workspace.remembered().data.name:
@@ -245,16 +245,16 @@ def own_pairs_of(workspace: Workspace) -> PairSplits | None:
     try:
         store = TextStore(workspace.folder / FOLDER)
         teacher = teacher_of(load_encoder(workspace.full), result.settings.layer)
-        if store.counts != result.texts:  # of another, stopped distillation
+        if store.counts != result.texts:  # texts of another, stopped distillation
             return None
         halves = [store.read(half.tolist()) for half in held_out_places(len(store), result.settings)[:2]]
         return _splits(teacher, halves, f"cosines of {result.model}", NOTE)
-    except (OSError, ValueError, KeyError, TruncateKitError):  # gone or damaged
+    except (OSError, ValueError, KeyError, TruncateKitError):  # missing or damaged
         return None
 
 
 def texts_of(data: "RetrievalSet") -> list[str]:
-    """Return the distinct queries and documents. Raises `DataError` if halves have fewer than ten."""
+    """Return the distinct queries and documents. Raises `DataError` for fewer than 20."""
     texts = [text for text in dict.fromkeys((*data.queries, *data.documents)) if text]
     if len(texts) < 2 * FEWEST_PAIRED:
         raise DataError(

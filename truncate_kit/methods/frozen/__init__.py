@@ -1,1 +1,1 @@
-"""Frozen heads: similarity from the states of untrained blocks."""
+"""Frozen heads: similarity from the states of frozen blocks."""

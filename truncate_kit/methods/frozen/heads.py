@@ -25,7 +25,7 @@ CHUNK = 512  # seconds of work to repeat after a kill
 HELD_OUT = 0.1  # share of raw sentences
 _READ = 1024  # at a time, for moments
 _ENCODED = 512  # at a time
-_SMALLEST = 1e-12  # smaller variances are rounding
+_SMALLEST = 1e-12  # smaller variances are rounding errors
 
 Rows = NDArray[np.float32]
 
@@ -39,11 +39,10 @@ def cached_states(
     chunk: int = CHUNK,
     progress: Progress = silent,
 ) -> Rows:
-    """Return pooled states of blocks 1 … L.
+    """Return pooled states (n, L, d) of blocks 1 … L, float32, read-only and memory-mapped.
 
-    States (n, L, d) are float32, read-only and memory-mapped. A killed run
-    continues, with the same bytes. Raises
-    `FileProblemError` if `folder` is not writable or in use, `UsageError` if the disk is too small.
+    A killed run continues, with the same bytes. Raises `FileProblemError` if `folder` is not writable or in use,
+    `UsageError` if the disk is too small.
     """
     raw: Literal[False, "all"] = False if final_norm or encoder.family.final_norm is None else "all"
     key = sha256_of(("states", encoder_digest(encoder), str(chunk), str(raw), *texts))
@@ -60,7 +59,7 @@ def cached_states(
 
 
 def moments(values: Rows) -> tuple[Tensor, Tensor]:
-    """Return mean and deviation of states (n, L, d), each (L, d) float32."""
+    """Return mean and standard deviation of states (n, L, d), each (L, d) float32."""
     parts = np.array_split(values, -(-len(values) // _READ))
     mean = np.sum([part.sum(axis=0, dtype=np.float64) for part in parts], axis=0) / len(values)
     variance = np.sum([np.square(part - mean).sum(axis=0) for part in parts], axis=0) / len(values)
@@ -68,7 +67,7 @@ def moments(values: Rows) -> tuple[Tensor, Tensor]:
 
 
 def take_states(values: Rows, places: Sequence[int] | NDArray[np.int64], device: torch.device) -> Tensor:
-    """Take rows of states (n, L, d) as (L, b, d) on `device`."""
+    """Return rows of states (n, L, d) as (L, b, d) on `device`."""
     return torch.from_numpy(np.ascontiguousarray(values[np.asarray(places)])).transpose(0, 1).to(device)
 
 
@@ -82,7 +81,7 @@ class StateExamples(Examples, Evaluator):
         return self._count
 
     def lengths(self) -> list[int]:
-        """Return the same length for all."""
+        """Return length 1 for each example."""
         return [1] * self._count
 
     def texts(self) -> Sequence[Ids]:
@@ -91,9 +90,9 @@ class StateExamples(Examples, Evaluator):
 
 
 class BlockAutoencoders(nn.Module):
-    """Block networks, each with as many tanh layers back, the last one linear.
+    """Autoencoders: block networks as encoders, with decoders of equal depth whose last layer is linear.
 
-    Losses are summed and no weight is shared, so each block trains as it would alone.
+    Losses are summed and no weights are shared, so each block trains independently.
     """
 
     def __init__(self, networks: BlockNetworks, generator: torch.Generator | None = None) -> None:
@@ -114,7 +113,7 @@ class BlockAutoencoders(nn.Module):
         return self.networks.mean.device
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return reconstructed standardised states, (L, b, d) like `states`."""
+        """Return reconstructed standardised states (L, b, d)."""
         codes = self.networks(states)
         for layer in self.deeper:
             codes = [code.tanh() for code in layer(codes)]
@@ -124,7 +123,7 @@ class BlockAutoencoders(nn.Module):
     def losses(self, states: Tensor, *, own_scale: bool = False) -> Tensor:
         """Return the mean squared error of each block, (L,), from states (L, b, d).
 
-        1 is the loss of predicting the mean; `own_scale` keeps the states' units.
+        Predicting the mean has loss 1; `own_scale` measures in the states' units.
         """
         difference: Tensor = self(states) - self.networks.standardized(states)
         return (difference * self.networks.scale if own_scale else difference).square().mean(dim=(1, 2))
@@ -138,7 +137,7 @@ def load_autoencoders(folder: Path, width: int, code_widths: Sequence[int], dept
 
 
 class RawStates(StateExamples):
-    """States (n, L, d) of raw sentences: examples and evaluator of autoencoders."""
+    """States (n, L, d) of raw sentences: training examples and evaluator for autoencoders."""
 
     def __init__(self, values: Rows, places: Sequence[int]) -> None:
         super().__init__(values, len(places))
@@ -150,7 +149,7 @@ class RawStates(StateExamples):
         return model.losses(take_states(self.values, [self._places[place] for place in batch], model.device)).sum()
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Return minus the mean loss over the blocks; no Pearson."""
+        """Return the negative mean loss over the blocks; no Pearson."""
         losses = self.losses(cast(BlockAutoencoders, encoder))
         return -sum(losses) / len(losses), None
 
@@ -177,7 +176,7 @@ def pretrain(
 ) -> tuple[BlockAutoencoders, tuple[float, ...], tuple[float, ...]]:
     """Train one autoencoder per block on states (n, L, d); keep the epoch with the smallest held-out loss.
 
-    Returns held-out losses by block, too: of standardised states, and in the states' own units.
+    Also returns held-out losses by block, of standardised states and in the states' own units.
     """
     generator = torch.Generator().manual_seed(seed)
     model = BlockAutoencoders(BlockNetworks(values.shape[2], code_widths, generator, depth=settings.depth), generator)
@@ -204,7 +203,7 @@ LOSS_FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 class StatePairs(StateExamples):
-    """Pairs by rows in states (n, L, d): examples and evaluator of heads; targets from 0 to 1."""
+    """Pairs of rows of states (n, L, d): training examples and evaluator for heads; targets from 0 to 1."""
 
     def __init__(
         self,
@@ -219,7 +218,7 @@ class StatePairs(StateExamples):
         self._fixed: Tensor | None = None  # distances without networks
 
     def lowest(self, blocks: int) -> "StatePairs":
-        """Return the pairs with the lowest blocks only."""
+        """Return the pairs with states of the lowest `blocks` only."""
         return StatePairs(self.values[:, :blocks], self.first, self.second, self.targets, self._loss)
 
     @torch.no_grad()
@@ -239,7 +238,7 @@ class StatePairs(StateExamples):
         return distances
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return the loss of these pairs."""
+        """Return the loss of the batch."""
         heads, places = cast(LayerHeads, encoder), list(batch)
         if heads.networks is None:
             scores = heads.score(self.distances(heads)[places].to(heads.device))
@@ -269,7 +268,7 @@ def new_heads(
     seed: int,
     autoencoders: BlockAutoencoders | None = None,
 ) -> LayerHeads:
-    """Make untrained heads in units of the training `pairs`; `AUTOENCODER` copies its encoders."""
+    """Return untrained heads scaled to the training `pairs`; step `AUTOENCODER` copies the trained encoders."""
     generator = torch.Generator().manual_seed(seed)
     blocks, width = pairs.values.shape[1:]
     networks = None if step == COSINE else BlockNetworks(width, code_widths, generator, depth=settings.depth)
@@ -288,6 +287,6 @@ def new_heads(
 
 
 def save(module: BlockAutoencoders | LayerHeads, folder: Path) -> None:
-    """Write weights, and the settings of heads. Raises `FileProblemError`."""
+    """Write weights, and for heads their settings. Raises `FileProblemError`."""
     with replacing(folder) as target:
         write_module(target, module.settings if isinstance(module, LayerHeads) else None, module.state_dict())

@@ -1,4 +1,4 @@
-"""Frozen heads from end to end: states, the paper's three steps, the best model."""
+"""Frozen heads: cache states, run the paper's three steps, and save the best model."""
 
 import itertools
 import json
@@ -68,13 +68,13 @@ def finetune_frozen(
     """Train heads over the states of frozen blocks of `encoder`; save the best with the blocks it needs.
 
     Args:
-        encoder: Pools the states; the paper takes the last token's.
+        encoder: The model; the paper uses last-token pooling.
         data: Train, dev and test pairs with scores.
-        out: Gets `frozen/` (the model) and `frozen-heads/`; the same call continues there after a kill.
+        out: Folder for `frozen/` (the model) and `frozen-heads/`; the same call resumes a killed run.
         settings: Steps, blocks and training.
-        raw: Sentences for `autoencoder`; dev and test are left out.
-        nli: NLI pairs, learned first.
-        progress: True draws bars and logs; a callable hears of every step.
+        raw: Sentences for `autoencoder`; dev and test sentences are left out.
+        nli: NLI pairs to train on first.
+        progress: True draws bars; a callable receives steps.
 
     Raises:
         ModelError: The model has no blocks.
@@ -159,7 +159,7 @@ def _splits(data: PairSplits, seed: int) -> dict[str, PairSet]:
     """Return train, dev and test. Raises `DataError` if one is missing, has classes, or is too small."""
     splits = dict(splits_for(data, seed).items())
     if len(splits) < 3:
-        hint = "Give a folder with train, dev and test files, or one file to be divided."
+        hint = "Give a folder with train, dev and test files, or one file to split."
         raise DataError(f"{data.name} has no train, dev and test set, only {', '.join(splits)}.", hint=hint)
     for pairs in splits.values():
         if pairs.classes:
@@ -182,12 +182,12 @@ def _draw_sentences(
 ) -> tuple[list[str], int]:
     """Draw distinct raw sentences not in dev or test, and count those left out. Raises `UsageError` or `DataError`."""
     if raw is None:
-        hint = 'Give texts as `raw`, or leave that step out: `steps=("cosine", "siamese")`.'
+        hint = 'Give texts as `raw`, or leave out the step: `steps=("cosine", "siamese")`.'
         raise UsageError("No raw sentences are given to train the autoencoders.", hint=hint)
     distinct, held_out = list(dict.fromkeys(raw)), {*splits["dev"].texts(), *splits["test"].texts()}
     usable = [text for text in distinct if text not in held_out]
     if len(usable) < FEWEST_SENTENCES:
-        hint = f"Give at least {FEWEST_SENTENCES} as `raw`; the paper takes 20,000."
+        hint = f"Give at least {FEWEST_SENTENCES} as `raw`; the paper uses 20,000."
         raise DataError(f"{len(usable)} raw sentences are too few to train autoencoders.", hint=hint)
     generator = torch.Generator().manual_seed(settings.seeds[0])
     order = torch.randperm(len(usable), generator=generator)[: settings.raw_sentences]
@@ -199,7 +199,7 @@ def _store(
 ) -> RunStore:
     """Make the store of trials of one model, data and settings.
 
-    Autoencoders train together, so other layers give other weights.
+    Autoencoders train together, so their weights depend on the layers.
     """
     read = max(layers) if AUTOENCODER in settings.steps else encoder.depth
     fixed = {name: value for name, value in settings.to_dict().items() if name not in ("layers", "steps", "seeds")}
@@ -214,7 +214,7 @@ def _store(
 
 
 def _frozen_part(encoder: Encoder, layer: int) -> Encoder:
-    """Take the lowest blocks, without heads and later modules."""
+    """Return the lowest blocks, without heads and later modules."""
     base = truncate(encoder, layer, copy_weights=False).eval()
     base.pool_with(None)
     base.tail, base.heads = nn.Sequential(), None
@@ -233,13 +233,13 @@ class _Run:
         self, encoder: Encoder, settings: FrozenSettings, layers: Sequence[int], store: RunStore, progress: Progress
     ) -> None:
         self.settings, self.layers, self.store, self.progress = settings, layers, store, progress
-        known = (trial.layer for trial in store.all(FrozenTrial).values())  # a shorter run keeps a longer one's rows
+        known = (trial.layer for trial in store.all(FrozenTrial).values())  # stored trials may need more blocks
         self.base = _frozen_part(encoder, max((*layers, *known)))
         self.widths = settings.code_widths(encoder.depth, encoder.width)[: self.base.depth]
         self.pairs = dict[str, StatePairs]()
 
     def read_states(self, cache: Path, sets: Sequence[dict[str, PairSet]], sentences: Sequence[str] | None) -> None:
-        """Read the states of all distinct texts; sets of one dictionary share an entry."""
+        """Get the states of all distinct texts; sets of one dictionary share a cache entry."""
         norm, progress = self.settings.final_norm, self.progress
         states = partial(cached_states, self.base, folder=cache, final_norm=norm, progress=progress)
         for parts in filter(None, sets):
@@ -253,7 +253,7 @@ class _Run:
             self.raw = states(sentences)
 
     def trials(self, left_out: int) -> tuple[FrozenTrial, tuple[FrozenTrial, ...]]:
-        """Run missing trials; return the best requested one, and all finished ones."""
+        """Run missing trials; return the best requested trial, and all finished trials."""
 
         def runs() -> Iterator[tuple[str, Callable[[], FrozenTrial]]]:
             for step in sorted(self.settings.steps, key=STEPS.index):
@@ -291,7 +291,7 @@ class _Run:
         return model
 
     def heads(self, trial: FrozenTrial) -> LayerHeads:
-        """Return a trial's heads, trained again if their weights are gone or damaged."""
+        """Return a trial's heads; train again if the weights are missing or damaged."""
         name = _name(trial.step, trial.layer, trial.seed)
         heads = self.store.load(name, read_layer_heads)
         if heads is None:
@@ -300,7 +300,7 @@ class _Run:
         return heads
 
     def _trial(self, step: str, layer: int, seed: int, *, again: bool = False) -> FrozenTrial:
-        """Return the trial; run it if missing, or `again` for its weights."""
+        """Return the trial; run it if missing, or if `again`."""
         begin, name, settings = time.perf_counter(), _name(step, layer, seed), self.settings
         known = None if again else self.store.read(name, FrozenTrial)
         if known is not None:
@@ -339,7 +339,7 @@ def _block_correlations(heads: LayerHeads, pairs: StatePairs) -> tuple[float | N
 def _worst(
     heads: LayerHeads, dev: StatePairs, test: StatePairs, pairs: PairSet
 ) -> tuple[tuple[str, str, float, float, float], ...]:
-    """Return the largest test errors, less the mean difference on dev, which the loss ignores."""
+    """Return the largest test errors, less the mean error on dev, which the loss ignores."""
     held, predicted = (part.lowest(heads.blocks).evaluation(heads).cosines for part in (dev, test))
     errors = np.subtract(predicted, test.targets) - float(np.mean(np.subtract(held, dev.targets)))
     rows = zip(pairs, test.targets, predicted, errors.tolist(), strict=True)

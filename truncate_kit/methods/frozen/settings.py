@@ -47,9 +47,9 @@ def _code_widths(text: str) -> tuple[int, int]:
 class FrozenSettings(Result):
     """Steps, blocks and training of frozen heads.
 
-    The FREEZE report gives no epochs, batch size, learning rate, hidden units or seeds: these are ours, as are `exp`
-    and encoders that go on learning in the step `autoencoder`. Its last model alone has the loss `log-variance`,
-    log Var(ŷ − y). The first seed draws sentences and trains the autoencoders.
+    Not from the FREEZE report: epochs, batch size, learning rate, hidden units, seeds, `exp`, and training the encoders
+    further in the step `autoencoder`. Only the report's last model uses the loss `log-variance`, log Var(ŷ − y). The
+    first seed draws sentences and trains the autoencoders.
     """
 
     layers: str = setting(
@@ -58,7 +58,7 @@ class FrozenSettings(Result):
     steps: tuple[str, ...] = setting(
         STEPS, f"Some of {','.join(STEPS)}; the last needs --texts.", TRAINING, choices=STEPS, parse=names, default=None
     )
-    score: str = setting("exp", "exp (a text scores 1 with itself), or the paper's sigmoid.", TRAINING, choices=SCORES)
+    score: str = setting("exp", "exp (identical texts score 1), or the paper's sigmoid.", TRAINING, choices=SCORES)
     loss: str = setting(
         "log-variance", "Loss on the pairs: mse, or log-variance of the errors.", TRAINING, choices=LOSSES
     )
@@ -74,7 +74,7 @@ class FrozenSettings(Result):
     depth: int = setting(1, "Layers of each block's network; not from the FREEZE report.", TRAINING, bounds=_DEPTH)
     final_norm: bool = setting(False, "Apply the model's final norm to the states of all blocks.", LAYERS)
     raw_sentences: int = setting(20_000, bounds=TEXTS)
-    epochs: int = setting(20, "The best on dev is kept; not from the FREEZE report.", TRAINING, bounds=EPOCHS)
+    epochs: int = setting(20, "Epochs, the best on dev kept; not from the FREEZE report.", TRAINING, bounds=EPOCHS)
     nli_epochs: int = setting(3, bounds=EPOCHS)
     pretraining_epochs: int = setting(10, bounds=EPOCHS)
     batch_size: int = setting(64, "Pairs per step; not from the FREEZE report.", TRAINING, bounds=BATCH)
@@ -88,7 +88,7 @@ class FrozenSettings(Result):
         object.__setattr__(self, "layers", as_text(self.layers))
 
     def training(self, epochs: int) -> TrainingSettings:
-        """Return the loop's settings: random batches, as log Var needs, without common clipping of blocks."""
+        """Return training settings: random batches, needed by log Var, and no gradient clipping across blocks."""
         return TrainingSettings(
             epochs=epochs,
             batch_size=self.batch_size,
@@ -121,7 +121,7 @@ class Reconstruction(Result):
     losses: tuple[float, ...]  # standardised: 1 is the loss of predicting the mean
     own_losses: tuple[float, ...]  # in the states' own units
     num_sentences: int  # the held-out tenth included
-    left_out: int  # also in dev or test
+    left_out: int  # sentences in dev or test
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +142,7 @@ class FrozenReport(Result):
     chosen_layer: int
     chosen_seed: int
     reconstruction: Reconstruction | None
-    test_sentences_in_nli: int | None  # distinct ones
+    test_sentences_in_nli: int | None  # distinct sentences
     # Largest errors: texts, target and score from 0 to 1, predicted − target − mean difference on dev.
     worst: tuple[tuple[str, str, float, float, float], ...]
     overlap: Overlap
@@ -162,7 +162,7 @@ class FrozenReport(Result):
 
     @property
     def steps(self) -> dict[str, tuple[int, ...]]:
-        """Return the numbers of blocks tried by step, rising."""
+        """Return the numbers of blocks tried in each step, rising."""
         return {step: tuple(layer for of, layer in self.groups if of == step) for step, _ in self.groups}
 
     @property
@@ -184,6 +184,6 @@ def grouped(trials: Sequence[FrozenTrial]) -> dict[tuple[str, int], list[FrozenT
 
 
 def choose(trials: Sequence[FrozenTrial]) -> FrozenTrial:
-    """Take the group with the best mean dev score, fewer blocks on a tie, and its best seed on dev."""
+    """Return the best seed on dev of the group with the best mean dev score; ties prefer fewer blocks."""
     best = max(grouped(trials).values(), key=lambda group: (fmean(one.dev for one in group), -group[0].layer))
     return max(best, key=lambda trial: (trial.dev, -trial.seed))
