@@ -196,7 +196,7 @@ class BenchedModel(Result):
     width: int
     parameters: int  # pooler excluded
     weights_bytes: int | None  # on disk
-    blocks: tuple[int, ...] | None = None  # None for all
+    blocks: tuple[int, ...] | None = None  # unless all
     weights_sha256: str | None = None
 
     @property
@@ -226,8 +226,8 @@ class Timing(Result):
     role: Role
     backend: str
     scenario: Scenario
-    batch_size: int | None  # None for varying sizes
-    length: int | None  # None for varying lengths
+    batch_size: int | None  # absent if it varies
+    length: int | None  # absent if it varies
     sentences: int  # per call
     tokens: int  # per call, without padding
     seconds: tuple[float, ...]  # per call
