@@ -128,7 +128,7 @@ def main(argv: list[str] | None = None) -> None:
         app(argv, prog_name="truncate-kit")
     except SystemExit as end:
         if end.code == console.EXIT_INTERRUPTED:  # of KeyboardInterrupt
-            sys.stderr.write("Interrupted; the same command goes on from what was kept, if anything was.\n")
+            sys.stderr.write("Interrupted; the same command continues from saved work, if any.\n")
         raise
     except Exception as error:
         if os.environ.get("TRUNCATE_KIT_TRACEBACK"):

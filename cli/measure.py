@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     TimedModel = Path | Encoder
 
 CODES = (
-    "Its vectors are codes that its own score compares (evaluate uses it, and a graph has it inside); the cosine of a "
-    "search leaves out what the score has learnt."
+    "This model's vectors are codes, compared by a trained score (used by evaluate, included in graphs); the cosine "
+    "of a search ignores the trained score."
 )
 
 
@@ -128,7 +128,7 @@ def evaluate(
     head: bool = layers_option(False, "With --suite transfer: feed means through the trained pooler.", "--head"),
     corpus: str | None = data_option(None, "With --suite retrieval: a file of more texts to search."),
     mteb: list[str] | None = data_option(None, "A task of the mteb package; repeatable.", metavar="TASK"),
-    against: str | None = data_option(None, "With --mteb: the full model, to score beside.", metavar="FULL"),
+    against: str | None = data_option(None, "With --mteb: also score this full model.", metavar="FULL"),
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
     runtime: str | None = machine_option(None, "torch or onnx; by default onnx with --graph or an .onnx file."),
@@ -240,14 +240,14 @@ def _mteb(
 
 @command("truncate-kit compare FULL exported/lean --data FOLDER", result="evaluation:SuiteReport")
 def compare(
-    full: str = argument(..., "FULL", "The model whose index there is: folder, hub name or .onnx file."),
-    lean: str = argument(..., "LEAN", "The lean model, best one that distill made of it."),
+    full: str = argument(..., "FULL", "Full model that made the index: folder, hub name or .onnx file."),
+    lean: str = argument(..., "LEAN", "Lean model, preferably distilled from FULL."),
     *,
     data: str = data_option(..., "Folder of corpus.jsonl, queries.jsonl and qrels/test.tsv (BEIR's layout)."),
     split: str | None = data_option(None, "A file in qrels; by default test, else dev."),
     max_length: options.MaxLength = None,
     hardware: Hardware,
-    top: int = results_option(10, "Number of documents that count for each query.", min=1),
+    top: int = results_option(10, "Number of documents scored for each query.", min=1),
 ) -> None:
     """Search with a full model, a lean one, and lean queries on the full model's index, in float32 and int8."""
     from truncate_kit.data.retrieval import read_retrieval
@@ -275,14 +275,12 @@ def compare(
 def bench(
     lean: str | None = argument(None, "LEAN", "Lean model: folder, hub name or miniature; by default WORKSPACE/lean."),
     *,
-    full: str | None = layers_option(
-        None, "Model to compare with; by default the one beside or before WORKSPACE/lean."
-    ),
+    full: str | None = layers_option(None, "Model to compare with; by default the lean model's full model."),
     random_weights: str | None = layers_option(
-        None, "Time a shape: a config.json, folder or hub name, with random weights.", metavar="CONFIG"
+        None, "Time random weights for a config.json, folder or hub name.", metavar="CONFIG"
     ),
-    layer: int | None = layers_option(None, "With --random-weights: layer of the lean cut; by default half."),
-    blocks: str | None = layers_option(None, "Keep these blocks of LEAN and compare with all of it."),
+    layer: int | None = layers_option(None, "With --random-weights: last layer of the lean model; by default half."),
+    blocks: str | None = layers_option(None, "Keep these blocks of LEAN; compare with all its blocks."),
     pairs: Pairs,
     values: "Annotated[dict[str, Any], BenchSettings]",
     quick: bool = machine_option(False, "A first look: fewer rounds, no memory, nothing compiled.", "--quick"),

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 def cut(
     model: options.Model = None,
     *,
-    layer: int | None = layers_option(None, "The last layer to keep; 0 keeps the embeddings alone."),
+    layer: int | None = layers_option(None, "The last layer to keep; 0 keeps only the embeddings."),
     blocks: options.Blocks = None,
     vocabulary_from: options.VocabularyFrom = None,
     pooling: options.Pooling = None,
@@ -92,7 +92,7 @@ def export(
     *,
     onnx: bool = results_option(False, "Write one ONNX graph, from token ids to the vector.", "--onnx"),
     pairs: Pairs,
-    layer: int | None = layers_option(None, "Cut the model there first, without training."),
+    layer: int | None = layers_option(None, "Cut the model at this layer first, without training."),
     blocks: options.Blocks = None,
     vocabulary_from: options.VocabularyFrom = None,
     values: "Annotated[dict[str, Any], ExportSettings]",
@@ -164,14 +164,14 @@ def _check_searchable(splits: "PairSplits") -> None:
         raise UsageError(
             f"int8 chooses its layers on dev pairs and reports on test pairs; {splits.name} has only "
             f"{' and '.join(name for name, _ in splits.items())}.",
-            hint="Give a folder with both, or one file: it is divided. Or use --precision fp32.",
+            hint="Give a folder with both, or one file to split, or use --precision fp32.",
         )
 
 
 def _check_free(lean: Path, what: str, replaceable: bool) -> None:
     if lean.is_dir() and not replaceable:
         raise UsageError(
-            f"{lean} holds another model, which {what} would replace.",
+            f"{lean} holds another model; {what} would replace that model.",
             hint=f"Name another folder with --workspace; to work on what {lean} holds, also name it as MODEL.",
         )
 
@@ -201,13 +201,13 @@ def encode(
     file: Path = argument(..., "FILE", "Texts: .txt, .csv, .tsv, .jsonl, .parquet, also .gz; - reads standard input."),
     *,
     model: str | None = data_option(None, "Folder, hub name, miniature or .onnx file; by default WORKSPACE/lean."),
-    column: str | None = data_option(None, "Column of the texts, if no name says it."),
+    column: str | None = data_option(None, "Column of the texts, if not recognized by name."),
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
     runtime: str | None = machine_option(None, "torch or onnx; by default onnx if a graph fits."),
     graph: options.Graph = None,
     machine: Machine,
-    out: Path = results_option(Path("vectors.npy"), "Where the vectors go, row n for text n."),
+    out: Path = results_option(Path("vectors.npy"), "File for the vectors, row n for text n."),
     precision: str = results_option("float32", "Vector precision: float32, float16, int8 or binary."),
     dimensions: options.Dimensions = None,
     normalize: bool | None = results_option(
@@ -218,7 +218,7 @@ def encode(
     ),
     workspace: Workspace,
 ) -> None:
-    """Write the vectors of a file of any size to a .npy file; killed at any instant, the same command continues."""
+    """Write the vectors of a file of any size to a .npy file; after an interruption, the same command continues."""
     form = VectorFormat(precision=precision, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
     from truncate_kit.export.encode import encode_file, gives_unit_vectors
     from truncate_kit.export.record import suited_precision

@@ -78,7 +78,7 @@ class Command:
                 typed.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
         eager: dict[str, Any] = {"is_eager": True, "callback": self._print_schema, "expose_value": False}
         shared = [
-            ("as_json", results_option(False, "Print the result as JSON, and nothing else on stdout.", "--json")),
+            ("as_json", results_option(False, "Print only the result on stdout, as JSON.", "--json")),
             ("quiet", results_option(False, "Print results and problems only.", "--quiet", "-q")),
             ("verbose", results_option(False, "Print every table, with all columns.", "--verbose", "-v")),
             (
@@ -138,8 +138,8 @@ def numbers_of(name: str, typed: str, parse: Callable[[str], Any] = numbers) -> 
     except TruncateKitError:
         raise
     except ValueError as error:
-        hint = "Write numbers between commas, such as 0,5."
-        raise UsageError(f"`{name}` {typed!r} is no list of numbers.", hint=hint) from error
+        hint = "Separate numbers by commas, such as 0,5."
+        raise UsageError(f"`{name}` {typed!r} is not a list of numbers.", hint=hint) from error
 
 
 def _scale(text: str) -> tuple[float, ...]:
@@ -169,18 +169,18 @@ Model = Annotated[
 Finished = Annotated[
     str | None, argument(..., "MODEL", "Folder, hub name or bundled miniature; by default WORKSPACE/lean.")
 ]
-SearchMetric = Annotated[
-    str | None, data_option(..., "Queries choose by ndcg (the default), mrr or recall, each at 10.")
-]
+SearchMetric = Annotated[str | None, data_option(..., "Retrieval metric at 10: ndcg (default), mrr or recall.")]
 Pooling = Annotated[str | None, data_option(..., "mean, cls, max or last; by default the model's own, else mean.")]
 MaxLength = Annotated[int | None, data_option(..., "Tokens per text; by default the model's limit.")]
-Dimensions = Annotated[int | None, data_option(..., "Keep only this number of dimensions of a vector, the first ones.")]
+Dimensions = Annotated[int | None, data_option(..., "Keep only this number of first dimensions per vector.")]
 Layers = Annotated[str | None, layers_option(..., "auto (the default), all, or layers such as 3, 3,6,9 or 2..5.")]
-Blocks = Annotated[str | None, layers_option(..., "Keep these blocks alone, such as 1,4,6 or 1..3,6.")]
-VocabularyFrom = Annotated[Path | None, layers_option(..., "Drop word pieces that the texts of this file never use.")]
-Graph = Annotated[str | None, machine_option(..., "Graph: fp32, fp16 or int8; by default what suits the device.")]
+Blocks = Annotated[str | None, layers_option(..., "Keep only these blocks, such as 1,4,6 or 1..3,6.")]
+VocabularyFrom = Annotated[Path | None, layers_option(..., "Keep only the word pieces that this file's texts use.")]
+Graph = Annotated[
+    str | None, machine_option(..., "Graph precision: fp32, fp16 or int8; by default suited to the device.")
+]
 Tensorboard = Annotated[
-    bool, results_option(..., "Log losses and scores to tensorboard/ beside the trials.", "--tensorboard")
+    bool, results_option(..., "Log losses and scores to tensorboard/ in the output folder.", "--tensorboard")
 ]
 Threads = Annotated[int | None, machine_option(..., "CPU threads; by default all cores.", min=1)]
 
@@ -191,12 +191,12 @@ class Pairs:
 
     data: str | None = setting(
         None,
-        "Pairs (file, folder, hub name) or retrieval folder; by default those used last, for distill none.",
+        "Pairs (path, hub name) or retrieval folder; default: last used (distill: none).",
         DATA,
         kind=str,
     )
     columns: tuple[str, ...] | None = setting(
-        None, "Columns, if their names do not say it.", DATA, parse=names, metavar="FIRST,SECOND,SCORE"
+        None, "Columns, if not recognized by their names.", DATA, parse=names, metavar="FIRST,SECOND,SCORE"
     )
     scale: tuple[float, ...] | None = setting(
         None, "Lowest and highest possible score; else inferred.", DATA, parse=_scale, metavar="LOW,HIGH"
@@ -211,7 +211,7 @@ class Pairs:
 class Hardware:
     """Device and threads of torch."""
 
-    device: str | None = setting(None, "cpu or cuda; an error if it is not there.", MACHINE, kind=str)
+    device: str | None = setting(None, "cpu or cuda; fails if not available.", MACHINE, kind=str)
     threads: int | None = setting(None, "CPU threads; by default all cores.", MACHINE, kind=int, min=1)
 
     def __post_init__(self) -> None:
@@ -224,13 +224,13 @@ class Machine(Hardware):
 
     engine: str = setting("local", "Where work runs: local, or ray (a Ray cluster).", MACHINE)
     workers: int | None = setting(
-        None, "Processes on this machine; with --device cuda each has a GPU.", MACHINE, kind=int
+        None, "Processes on this machine; with --device cuda each uses one GPU.", MACHINE, kind=int
     )
     ray_address: str | None = setting(
         None, "HOST:PORT of the cluster's head; by default this machine's cluster.", MACHINE, kind=str
     )
     gpus_per_worker: float | None = setting(
-        None, "Ray: such as 1 or 0.5; by default 1 with --device cuda.", MACHINE, kind=float
+        None, "GPUs per Ray worker, such as 0.5; default 1 with --device cuda.", MACHINE, kind=float
     )
 
     def __post_init__(self) -> None:
@@ -263,9 +263,9 @@ class Push:
     """`--push-to` and `--public`."""
 
     push_to: str | None = setting(
-        None, "Upload the lean model to the hub, as a private one.", RESULTS, kind=str, metavar="OWNER/NAME"
+        None, "Upload the lean model to a private hub repository.", RESULTS, kind=str, metavar="OWNER/NAME"
     )
-    public: bool = setting(False, "With --push-to: let everyone see it.", RESULTS, name="--public")
+    public: bool = setting(False, "With --push-to: make the repository public.", RESULTS, name="--public")
 
     def __post_init__(self) -> None:
         if self.push_to is None:
@@ -294,7 +294,7 @@ def refuse(goes_with: str, **values: object) -> None:
     """Raise `UsageError` for options that need `goes_with`."""
     for name, value in values.items():
         if value is not None and value is not False:
-            raise UsageError(f"`{name}` goes with {goes_with} only.", hint=f"Leave out `{name}`.")
+            raise UsageError(f"`{name}` works only with {goes_with}.", hint=f"Leave out `{name}`.")
 
 
 def kept(layer: int | None, blocks: str | None) -> int | tuple[int, ...] | None:
@@ -321,7 +321,7 @@ def use_threads(threads: int | None) -> None:
 class Workspace(Places):
     """Workspace that prints its choices on stderr."""
 
-    folder: Path = setting(WORKSPACE, "Folder in which commands find what others left.", RESULTS, name="--workspace")
+    folder: Path = setting(WORKSPACE, "Folder of models and results that commands share.", RESULTS, name="--workspace")
 
     def __post_init__(self) -> None:
         super().__init__(self.folder)
@@ -335,7 +335,7 @@ class Workspace(Places):
         path = file_for(report, usual)
         report.write(path)
         path.with_suffix(".png").unlink(missing_ok=True)  # of the replaced report
-        note(None if path == usual else f"{usual} measured more than this run and stays as it is.")
+        note(None if path == usual else f"{usual} measured more than this run and is kept.")
         return path
 
     def say_exported(self, model: Path) -> None:
@@ -377,7 +377,7 @@ class Workspace(Places):
         last, made = self.remembered().model, read_origin(self.lean)
         note(f"Model: {self.lean}{'' if made is None else f': {made.words}'}.")
         if made is not None and last is not None and last.name not in (made.model, str(Path(made.model).resolve())):
-            note(f"It does not come from {last.name}, the last command's model: make one of that first.")
+            note(f"The lean model was not made from {last.name}, the last command's model.")
         return Source(str(self.lean), pooling, max_length)
 
     def load_text_encoder(

@@ -21,7 +21,7 @@ WHOLE, HALF, PASSES = "mini-bert", "4", 3  # blocks of eight; passes over the bu
 @command("truncate-kit demo")
 def demo(
     threads: options.Threads = None,
-    folder: Path = results_option(options.WORKSPACE / "demo", "Folder of what it makes.", "--workspace"),
+    folder: Path = results_option(options.WORKSPACE / "demo", "Folder for the demo's files.", "--workspace"),
 ) -> None:
     """Cut a miniature ELECTRA from the top, and a miniature BERT to half its blocks: some two minutes, no download."""
     from truncate_kit.core.workspace import DEFAULT_MINIATURE
@@ -60,9 +60,9 @@ def study(
     workspace: Workspace,
     tensorboard: options.Tensorboard = False,
 ) -> None:
-    """Fine-tune every model of a study at every layer on every task; tables and figures as the TMFT paper has them.
+    """Fine-tune every model of a study at every layer on every task; write tables and figures as in the TMFT paper.
 
-    The least that FILE may hold:
+    A minimal FILE:
 
     \b
       [[models]]
@@ -72,7 +72,7 @@ def study(
 
     docs/guides/study.md explains the keys. At the top: seeds, layers, read_earlier, cka, published. [training] and
     each task: objective, epochs, batch_size, learning_rate, precision. [[models]]: model, name, weights, pooling,
-    max_length, blocks, published. [[priors]], learned before the tasks: words, texts, name, layer, epochs, batch_size,
+    max_length, blocks, published. [[priors]], trained before the tasks: words, texts, name, layer, epochs, batch_size,
     learning_rate, precision, tasks. [[tasks]]: data, name, columns, scale, retrieval, search_metric, read_earlier,
     published, models.
     """
@@ -114,12 +114,12 @@ def _write(result: "StudyResult", out: Path) -> None:
     result="report.page:PageReport",
 )
 def report(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Workspace to tell.")] = options.WORKSPACE,
-    other: Path | None = argument(None, "OTHER", "A second one, to compare the two."),
-    out: Path | None = results_option(None, "The file; by default report.html in RUN, or comparison.html for two."),
-    open_page: bool = results_option(False, "Show it in the browser.", "--open"),
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Workspace to report.")] = options.WORKSPACE,
+    other: Path | None = argument(None, "OTHER", "Second workspace, to compare the two."),
+    out: Path | None = results_option(None, "HTML file; by default report.html in RUN, or comparison.html for two."),
+    open_page: bool = results_option(False, "Open the page in the browser.", "--open"),
 ) -> None:
-    """Write what a workspace holds as one HTML page that needs no network: the recommendation and all behind it."""
+    """Write one offline HTML page of a workspace: the recommendation and its results."""
     from truncate_kit.report.page import write_page
 
     page = write_page(run, other, out=out)
@@ -136,14 +136,14 @@ def status(
     run: Path | None = argument(None, "RUN", "Workspace to list, as --workspace."),
     *,
     workspace: Workspace,
-    clean: bool = results_option(False, "Remove what only a repetition of finished runs would read.", "--clean"),
+    clean: bool = results_option(False, "Remove files that only repeating finished runs would read.", "--clean"),
 ) -> None:
     """List the models, runs and exports of a workspace with their sizes; free unneeded files."""
     from truncate_kit.core.workspace import clean as remove_spare
     from truncate_kit.core.workspace import contents
 
     if run is not None and workspace.folder not in (options.WORKSPACE, run):
-        raise UsageError(f"{run} and {workspace.folder} are two workspaces.", hint="Name one.")
+        raise UsageError(f"{run} and {workspace.folder} are two workspaces.", hint="Name one workspace.")
     if run is not None:
         workspace = Workspace(folder=run)
     if workspace.folder != options.WORKSPACE and not workspace.folder.is_dir():
@@ -158,7 +158,7 @@ def doctor(
     extra: list[str] | None = machine_option(None, "Extra that must be installed: cpu, gpu, ray, …; repeatable."),
     precision: str | None = machine_option(None, "Precision that must run: fp32, bf16, fp16 or int8."),
 ) -> None:
-    """Say what is installed and what really starts here, and what does not fit.
+    """Check what is installed, what starts on this machine, and what does not fit.
 
     Exit code 1 when something that was asked for cannot run.
     """

@@ -64,7 +64,7 @@ def finetune(
     model: options.Model = None,
     *,
     pairs: Pairs,
-    retrieval: Path | None = data_option(None, "Retrieval folder beside pairs: nDCG@10 of half its queries chooses."),
+    retrieval: Path | None = data_option(None, "Retrieval folder besides pairs; half its queries select by nDCG@10."),
     search_metric: options.SearchMetric = None,
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
@@ -72,18 +72,18 @@ def finetune(
     blocks: options.Blocks = None,
     settings: "SweepSettings",
     training: "Annotated[dict[str, Any], TrainingSettings]",
-    teacher: str | None = training_option(None, "Model whose vectors are learned beside the labels."),
+    teacher: str | None = training_option(None, "Teacher model: train on its vectors and the labels."),
     teacher_weight: float = training_option(1.0, "Weight of the teacher's vectors against the labels."),
-    prior_words: Path | None = training_option(None, "Learn word similarity first: a folder with rg65.csv, …."),
-    prior_texts: Path | None = training_option(None, "Adapt to this raw text first, by filling in masked words."),
-    prior_layer: int | None = training_option(None, "Cut there before adapting; by default the last layer."),
+    prior_words: Path | None = training_option(None, "Train on word similarity first: a folder with rg65.csv, …."),
+    prior_texts: Path | None = training_option(None, "Adapt to this raw text first, by masked-word prediction."),
+    prior_layer: int | None = training_option(None, "Cut at this layer before adapting; by default the last."),
     prior_epochs: int | None = training_option(None, "Epochs over --prior-texts; by default 10."),
     machine: Machine,
     workspace: Workspace,
     tensorboard: options.Tensorboard = False,
     push: Push,
 ) -> None:
-    """Fine-tune the model cut at a layer, several, the best one, or to some blocks; save it beside the full model."""
+    """Fine-tune the model cut at given layers, the best layer, or some blocks; save it with the full model."""
     from truncate_kit.methods.tmft.finetune import Preparation, sweep_prediction
     from truncate_kit.methods.tmft.finetune import finetune as run
     from truncate_kit.methods.tmft.trials import kept_encoder, layers_named
@@ -248,27 +248,27 @@ def distill(
     model: options.Model = None,
     *,
     texts: list[Path] | None = data_option(
-        None, "Raw text to learn from: files or retrieval folders; needed, repeatable.", metavar="PATH"
+        None, "Raw text to train on: files or retrieval folders; required, repeatable.", metavar="PATH"
     ),
-    queries: Path | None = data_option(None, "Texts to search with; they get the model's prompt for queries."),
+    queries: Path | None = data_option(None, "Query texts, encoded with the model's query prompt."),
     pairs: Pairs,
     search_metric: options.SearchMetric = None,
     exclude: list[Path] | None = data_option(
-        None, "Texts or pairs not to learn from (whole texts match); repeatable.", metavar="PATH"
+        None, "Exclude these texts or pairs from training (exact match); repeatable.", metavar="PATH"
     ),
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
     budget: "Budget",
-    layer: str = layers_option("auto", "Learn this layer's vectors: a number, last, or auto (before a drop)."),
+    layer: str = layers_option("auto", "Teacher layer: a number, last, or auto (before a drop)."),
     vocabulary_from: options.VocabularyFrom = None,
     settings: "DistillSettings",
     machine: Machine,
     workspace: Workspace,
     push: Push,
 ) -> None:
-    """Keep the fewest blocks that reproduce the full model's vectors, learned from raw text."""
+    """Train on raw text; keep the fewest blocks that reproduce the full model's vectors."""
     if not texts:
-        raise UsageError("There are no texts to learn from.", hint="Give --texts FILE, like those to be served.")
+        raise UsageError("There are no texts to train on.", hint="Give --texts FILE, like those to be served.")
     number = int(layer) if layer.isdecimal() and len(layer) < 10 else None
     if number is None and layer not in ("auto", "last"):
         raise UsageError(f"There is no layer {layer!r}.", hint="Give it as a number, or auto or last.")
@@ -362,9 +362,9 @@ def contrast(
     *,
     triplets: str | None = data_option(None, "File, folder or hub name of anchor, positive[, negative], or NLI."),
     triplet_columns: str | None = data_option(
-        None, "Columns of --triplets, if their names do not say it.", metavar="ANCHOR,POSITIVE[,NEGATIVE]"
+        None, "Columns of --triplets, if not recognized by their names.", metavar="ANCHOR,POSITIVE[,NEGATIVE]"
     ),
-    texts: Path | None = data_option(None, "Raw text for dropout and diffcse; by default the train pairs' own."),
+    texts: Path | None = data_option(None, "Raw text for dropout and diffcse; by default from train pairs."),
     pairs: Pairs,
     pooling: str = layers_option("layer-attention", "A row of the paper's Table 2; a wrong name lists them."),
     values: "Annotated[dict[str, Any], ContrastiveSettings]",
@@ -374,7 +374,7 @@ def contrast(
     sentences: Path | None = results_option(None, "Texts whose layer attention is drawn; by default test pairs."),
     push: Push,
 ) -> None:
-    """Train one layer by contrast, from pairs that mean the same or from raw text; --data measures it."""
+    """Train one layer contrastively on pairs of equal meaning or raw text; --data measures the result."""
     from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveSettings
     from truncate_kit.training.settings import OBJECTIVES
 
@@ -423,7 +423,7 @@ def contrast(
         weights.write(workspace.attention)
         say(f"Figure: {write_figures(view_of(weights), workspace.folder)[0]}")
     if settings.keep_pooler and settings.pooling in ("layer-attention", "mean-first-last"):
-        say("sentence-transformers loads it with trust_remote_code=True: it has no such pooling of its own.")
+        say("sentence-transformers loads it with trust_remote_code=True, because the pooling is custom.")
     note(push.upload(workspace.lean))
 
 
@@ -436,16 +436,16 @@ def _rows(
 
     data = OBJECTIVES[objective].data
     if data == "texts":
-        refuse("objectives that learn from pairs", triplets=triplets)
+        refuse("objectives that train on pairs", triplets=triplets)
         if texts is not None:
             return raw_texts(texts.name, read_texts(texts))
         if pairs.train is None:
-            raise UsageError("There are no texts to learn from.", hint="Give --texts FILE.")
+            raise UsageError("There are no texts to train on.", hint="Give --texts FILE.")
         return raw_texts(pairs.train.name, pairs.train.texts())
-    refuse("objectives that learn from raw text", texts=texts)
+    refuse("objectives that train on raw text", texts=texts)
     if triplets is None:
         raise UsageError(
-            f"The objective {objective} has nothing to learn from.",
+            f"The objective {objective} has no training data.",
             hint="Give --triplets FILE with anchor, positive[, negative] or an NLI set; --data is for measuring.",
         )
     return load_triplets(triplets, columns=columns, negatives=data == "negatives")
@@ -456,8 +456,8 @@ def freeze(
     model: options.Model = None,
     *,
     pairs: Pairs,
-    texts: Path | None = data_option(None, "Raw text for the autoencoders; without it there are none."),
-    nli: str | None = data_option(None, "NLI pairs to learn first, as scores 1, ½ and 0."),
+    texts: Path | None = data_option(None, "Raw text for the autoencoders; required to train them."),
+    nli: str | None = data_option(None, "NLI pairs to train on first, as scores 1, ½ and 0."),
     pooling: str | None = data_option(None, f"mean, cls, max or last; by default {FREEZE_POOLING}."),
     max_length: options.MaxLength = None,
     values: "Annotated[dict[str, Any], FrozenSettings]",
@@ -501,7 +501,7 @@ def combine(
     model: options.Model = None,
     *,
     pairs: Pairs,
-    split: str | None = data_option(None, "Split to divide: train, dev or test; by default as evaluate."),
+    split: str | None = data_option(None, "Split to use: train, dev or test; by default as evaluate."),
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
     settings: "CombineSettings",

@@ -85,7 +85,7 @@ def test_a_shorter_analysis_of_the_same_texts_stands_beside_the_longer_one(run, 
     whole = _json(run, *bert)
     code, out, err = run(*bert, "--max-texts", 30)
     assert code == 0
-    assert "profile.json measured more than this run and stays as it is." in " ".join(err.split())
+    assert "profile.json measured more than this run and is kept." in " ".join(err.split())
     assert "profile-2.json" in out
     assert kept_in(usual)["num_texts"] == whole["num_texts"] > kept_in(beside)["num_texts"] == 30
     assert all((tmp_path / f"exported/analysis/{name}.png").exists() for name in ("curve", "curve-2"))

@@ -80,7 +80,7 @@ def test_what_takes_codes_for_search_is_said_and_what_would_train_them_otherwise
     (folder / "queries.csv").write_text("query,relevant\nthe cat sat,a dog ran\na mat,the big tree\n")
     pytest.importorskip("faiss")
     out = run(capsys, "evaluate", folder / "exported/frozen", "--suite", "retrieval", "--data", "queries.csv")
-    assert "codes that its own score compares" in out
+    assert "codes, compared by a trained score" in out
     said = refused(capsys, "finetune", folder / "exported/frozen", "--data", folder / "pairs.csv", "--layer", 1)
     assert "is a frozen model with heads" in said
 

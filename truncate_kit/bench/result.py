@@ -147,7 +147,7 @@ class BenchSettings(Result):
     """
 
     batch_sizes: tuple[int, ...] = setting(
-        (1, 32), "Texts per batch; latency is always timed.", MACHINE,
+        (1, 32), "Texts per batch; batch 1 is always timed.", MACHINE,
         bounds=_TOKENS, parse=whole_numbers, default="1,32",
     )  # fmt: skip
     lengths: tuple[int, ...] | None = setting(
@@ -159,7 +159,7 @@ class BenchSettings(Result):
     )  # fmt: skip
     compile: bool = True
     repeats: int = setting(
-        5, "Rounds, each of which times every model; by default 5, 3 with --quick.", MACHINE,
+        5, "Rounds over all models; by default 5, 3 with --quick.", MACHINE,
         bounds=_ROUNDS, default=None,
     )  # fmt: skip
     threads: int | None = None

@@ -373,7 +373,7 @@ class Subject:
             report = check_record(graph)
             if report.encoder != self.digest:
                 raise ModelError(
-                    f"{graph} was made from another model than the one beside it.",
+                    f"{graph} was exported from another model than {self.folder}.",
                     hint="Export the model again with `export_onnx()`.",
                 )
             if report.target != self.target:

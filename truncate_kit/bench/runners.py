@@ -162,7 +162,7 @@ class PeerRunner:
                 str(folder()), device=str(device), local_files_only=True, model_kwargs=options
             )
         except Exception as error:  # its loader raises anything
-            raise AbsentError(f"sentence-transformers does not load it: {first_line(error)}") from error
+            raise AbsentError(f"sentence-transformers cannot load the model: {first_line(error)}") from error
         self.model = model if (dtype := _dtype(backend)) is None else model.to(dtype)
         self.similarities = encoder.similarities
 
@@ -199,7 +199,7 @@ def make_runner(
 ) -> Runner:
     """Make a backend's runner, with torch's number of CPU threads. Raises `AbsentError` if the backend cannot run."""
     if backend.on_cuda and device.type != "cuda":
-        raise AbsentError("it needs a GPU")
+        raise AbsentError("needs a GPU")
     try:
         check_precision(backend.precision, device)
     except DeviceError as error:
@@ -221,7 +221,7 @@ def guarded(key: Key, call: Callable[..., Found]) -> Callable[..., Found]:
             raise
         except Exception as error:  # runtimes and compilers raise anything
             backend = BACKENDS[key[1]]
-            reason = "the GPU's memory does not hold it" if is_out_of_memory(error) else first_line(error)
+            reason = "out of GPU memory" if is_out_of_memory(error) else first_line(error)
             runtime = "torch.compile" if backend.compiled else backend.title
             raise AbsentError(f"{runtime} failed: {reason}", key) from error
 

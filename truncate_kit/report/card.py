@@ -101,8 +101,8 @@ def write_card(
         _USAGE,
         *(_usage(encoder) if plain else [_HEADS]),
         "## Limits",
-        f"{scored}: not other domains, languages or tasks. Measure on your own texts. Of a longer text the first "
-        f"{length} tokens are read.",
+        f"{scored}: not other domains, languages or tasks. Measure on your own texts. Longer texts are "
+        f"truncated to {length} tokens.",
         f"Made by truncate-kit {VERSION}.",
     ]
     return "\n\n".join(parts) + "\n"

@@ -72,14 +72,14 @@ def _notes(result: DistillResult) -> list[Any]:
     student, model, texts = result.student, Path(result.model).name, result.texts
     untrained, best = student.untrained or 0.0, max(student.scores, default=math.inf)
     compared = f"{counted(texts['compared'], 'text')} of evaluation sets compared as whole texts"
-    kept = ", so they are saved as they came" if student.as_it_came else ""
+    kept = ", so they are saved untrained" if student.as_it_came else ""
     return [
         f"Texts: {texts['num_texts']:,} distinct texts, {texts['middle']} tokens in the middle, 95 of 100 at most "
         f"{texts['long']}, {texts['cut']:,} cut at the model's length; {compared}, {texts['excluded']:,} left out.",
         result.num_seen
         and f"{counted(result.num_seen, 'test pair')} left out: {model} was trained on them or chosen by them.",
         untrained >= best
-        and f"Learning has not helped these blocks: {untrained:.2f} before, at most {best:.2f} after "
+        and f"Training did not improve these blocks: {untrained:.2f} before, at most {best:.2f} after "
         f"{counted(student.steps, 'step')}{kept}. Give more texts, or a smaller `learning_rate`.",
         result.all_words and f"With the whole vocabulary the agreement is {agreement_in_words(result.all_words)}.",
         result.measure != "cosine"
@@ -116,7 +116,7 @@ def choice(result: DistillResult) -> str:
         if scores.mixed is not None:
             said += f" Lean queries on the full model's documents: {scores.mixed:.2f}."
     if result.holds_unseen is False and result.holds:
-        said += f" On held-out data they lose more than {within}."
+        said += f" On held-out data the loss exceeds {within}."
     if not result.holds:
         said += f" No cut reaches {result.needed:.2f}, {within} less: this is the closest."
     return said
@@ -127,7 +127,7 @@ def _graph_choice(result: DistillResult, taken: LeanModel | None) -> list[str]:
     if not result.frontier or budget.blocks is not None:
         return []
     if taken is None:
-        return ["No graph that was measured keeps the budget."]
+        return ["No measured graph is within the budget."]
     asked = {
         "within": f"The fastest graph that loses at most {in_points(budget.within or 0)}",
         "speedup": f"The best graph that is {budget.speedup} times as fast as the full float32 one",
@@ -182,7 +182,7 @@ def _graphs(result: DistillResult, taken: LeanModel | None, *, every: bool) -> T
 
     title = (
         f"{'All' if every else f'{len(shown)} of'} {len(graphs)} graphs, with scores ({result.metric}) by dimensions; "
-        f"in brackets: another one beats it; speed 1 is {full.texts_per_second:,.0f} texts a second"
+        f"in brackets: beaten; speed 1 is {full.texts_per_second:,.0f} texts a second"
     )
     columns: dict[str, Column] = {"blocks": lambda row: listed(row.blocks), "precision": "precision", "words": "words"}
     for dims in sorted({row.dims for row in result.frontier}, reverse=True):
@@ -243,7 +243,7 @@ def _graphs_plot(result: DistillResult, taken: LeanModel | None) -> Plot:
     if any(row.dims < full.dims for row in result.frontier):
         series.append(Series((), (), "smaller marks: fewer dimensions", GREY, line="", size=4.5))
     if any(row.dominated for row in result.frontier):
-        series.append(Series((), (), "hollow: another one beats it", GREY, line="", hollow=True))
+        series.append(Series((), (), "hollow: beaten", GREY, line="", hollow=True))
     if taken is not None:
         series.append(ring(taken.texts_per_second / full.texts_per_second, taken.score, f"chosen: {_named(taken)}"))
     axes = (

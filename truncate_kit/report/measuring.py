@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from truncate_kit.export.encode import EncodedFile
 
 _COMPARED = {
-    "part": "Warning: the lean model was cut and not trained since: training may change its score.",
+    "part": "Warning: the lean model was cut without further training: training may change its score.",
     "untuned": "Warning: neither model was fine-tuned: their scores say little about fine-tuned ones.",
     "unknown budget": "Warning: the models may differ in their fine-tuning budget; `finetune()` makes a fair pair.",
     "unfair": "Warning: only one model was fine-tuned: their scores cannot be compared, so no difference is stated.",

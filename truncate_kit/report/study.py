@@ -184,7 +184,7 @@ def _plots(result: StudyResult, task: str) -> list[Plot]:
     ]
     axes = f"test score in {unit}", "parameters kept, millions"
     plots.append(plot("layers", "layers", f"Test score of each layer: {task}", layers))
-    plots.append(plot("pareto", "pareto", f"What parameters buy: {task}", (*fronts, *pareto), *axes))
+    plots.append(plot("pareto", "pareto", f"Score against parameters: {task}", (*fronts, *pareto), *axes))
     cka: dict[str, list[CKARow]] = {}
     for row in result.cka:
         if row.task == task:

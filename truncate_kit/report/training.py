@@ -451,7 +451,9 @@ def view_combination_report(report: CombinationReport) -> View:
         Table.of("The best of each size", by_size, sized, detail=True),
         Table.of("Without a layer: change of the best, in points", report.effects().items(), changed, detail=True),
     ]
-    unseen = "" if report.unseen is None else f", {report.unseen:.2f} on the {report.num_unseen:,} that none chose on"
+    unseen = (
+        "" if report.unseen is None else f", {report.unseen:.2f} on the {report.num_unseen:,} not used for selection"
+    )
     over = "maximum" if report.settings.over == "max" else "mean"
     chosen = (
         f"Chosen: {over} of {layers_in_words(report.chosen)} (dev {report.chosen_dev:.2f} over the splits{unseen})."

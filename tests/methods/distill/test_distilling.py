@@ -337,12 +337,12 @@ def test_blocks_that_labels_prefer_before_learning_are_saved_as_they_came(full, 
     result = distill(two, few, out=tmp_path, budget=Budget(blocks="1"), settings=fast, data=data)
     assert result.student.score == pytest.approx(100, abs=0.1)
     assert max(result.student.scores) < 99
-    assert "are saved as they came" in notes_of(result)
+    assert "are saved untrained" in notes_of(result)
     assert encoder_digest(load_encoder(tmp_path / "lean")) == encoder_digest(cut)
     worse = replace(FEW, learning_rate=0.05)
     result = distill(full, few, out=tmp_path / "worse", budget=Budget(blocks="1,3"), settings=worse)
     assert max(result.student.scores) <= result.student.untrained
-    assert "Learning has not helped these blocks" in notes_of(result)
+    assert "Training did not improve these blocks" in notes_of(result)
 
 
 def test_what_cannot_be_kept_or_met_is_said_before_anything_is_read(full, tmp_path):

@@ -109,9 +109,9 @@ def test_a_study_with_workers_on_the_command_line(tiny_folder, tmp_path, capfd):
     ("options", "said"),
     [
         (("--engine", "moon"), "no engine 'moon'"),
-        (("--engine", "ray", "--workers", "2"), "--workers goes with --engine local only"),
-        (("--ray-address", "x:1"), "--ray-address goes with --engine ray only"),
-        (("--gpus-per-worker", "1"), "--gpus-per-worker goes with --engine ray only"),
+        (("--engine", "ray", "--workers", "2"), "--workers works only with --engine local"),
+        (("--ray-address", "x:1"), "--ray-address works only with --engine ray"),
+        (("--gpus-per-worker", "1"), "--gpus-per-worker works only with --engine ray"),
         (("--engine", "ray", "--ray-address", "ray://x:1"), "is no address of a Ray cluster"),
         (("--engine", "ray", "--gpus-per-worker", "1.5"), "1.5 GPUs for a task"),
         (("--engine", "ray", "--device", "cuda", "--gpus-per-worker", "0"), "leaves no GPU to CUDA"),
