@@ -131,7 +131,7 @@ def test_graphs_that_bench_made_are_spare_and_what_somebody_else_keeps_there_sta
     foreign = tmp_path / "paper"
     (foreign / "graphs/0123456789abcdef").mkdir(parents=True)
     (foreign / ".notes.abcdefgh.tmp").mkdir()
-    with pytest.raises(UsageError, match="is no workspace"):
+    with pytest.raises(UsageError, match="is not a workspace"):
         clean(Workspace(foreign))
     assert sorted(path.name for path in foreign.iterdir()) == [".notes.abcdefgh.tmp", "graphs"]
 

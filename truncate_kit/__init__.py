@@ -1,4 +1,4 @@
-"""Find the best layer of a pretrained text encoder, or the few blocks that are enough; train, export, measure the gain.
+"""Truncate pretrained text encoders to their best layer or a few blocks; train, export and benchmark them.
 
 Names load on first use, so importing the package imports no torch.
 """
@@ -11,7 +11,7 @@ from truncate_kit.core.results import DRAWERS, VERSION
 
 __version__ = VERSION
 
-# ONNX Runtime 1.31 and newer writes a machine id under ~/.cache and reports use to its makers, unless this is set.
+# Unless this is set, ONNX Runtime 1.31 and newer stores a machine id in ~/.cache and sends usage data.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 DRAWERS |= {"card": f"{__name__}.report.card:card_text", "notebook": f"{__name__}.report.page:in_notebook"}

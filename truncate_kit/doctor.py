@@ -1,4 +1,4 @@
-"""Check what runs on this machine, with a remedy for each problem."""
+"""Check what this machine can run; suggest a remedy for each problem."""
 
 import json
 import os
@@ -27,7 +27,7 @@ _GPU_HINT = (
     "Install driver 580 or newer for CUDA 13, 525 for CUDA 12, and torch and onnxruntime-gpu built for the same CUDA "
     '(in a container: start it with the GPUs), or use `device="cpu"`'
 )
-# A provider may hang or crash, hence its own process; torch first, which loads the libraries it uses.
+# Runs in its own process, because a provider may hang or crash. Importing torch first loads the CUDA libraries.
 _PROBE = """
 import contextlib, json, sys
 name = sys.argv[1]
@@ -48,8 +48,8 @@ class MachineCheck(Result):
     """One check.
 
     Attributes:
-        verdict: `problem`: a requested part cannot run; `warning`: it could run better; `optional`: a part that was not
-            requested is missing.
+        verdict: `problem`: a requested part cannot run; `warning`: a part could run better; `optional`: a part that
+            was not requested is missing.
         hint: The remedy, if any.
     """
 
@@ -61,12 +61,12 @@ class MachineCheck(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis(Result):
-    """What has to run, and what was found. Raises `UsageError`.
+    """Requirements and check results. Raises `UsageError`.
 
     Attributes:
-        device: `cpu` or `cuda`, for torch and graphs.
-        extras: Extras that have to be installed.
-        precision: fp16 and int8 need graphs, fp16 also CUDA unless `device` is the CPU.
+        device: `cpu` or `cuda`, for torch and ONNX graphs.
+        extras: Required extras.
+        precision: fp16 and int8 need graphs; fp16 also needs CUDA unless `device` is `cpu`.
         runtime: `torch` or `onnx`; by default both.
     """
 
@@ -100,13 +100,13 @@ class Diagnosis(Result):
 
     @property
     def graphs(self) -> bool:
-        """Tell if graphs have to run."""
+        """Tell if graphs must run."""
         in_graphs_only = self.precision is not None and self.precision not in TRAINING_PRECISIONS
         return self.runtime == "onnx" or in_graphs_only or (self.runtime is None and self.device is not None)
 
     @property
     def cuda_graphs(self) -> bool:
-        """Tell if graphs have to run on CUDA."""
+        """Tell if graphs must run on CUDA."""
         return "gpu" in self.extras or (self.cuda and self.graphs)
 
 
@@ -117,7 +117,7 @@ def diagnose(
     precision: str | None = None,
     runtime: str | None = None,
 ) -> Diagnosis:
-    """Check what was asked for on this machine, by default what every use needs. Takes some seconds."""
+    """Check this machine for the requirements, by default those of every use. Takes some seconds."""
     asked = Diagnosis(device=device, extras=extras, precision=precision, runtime=runtime)
     checks = [MachineCheck("Python", platform.python_version()), *_check_packages(asked), *_check_onnxruntime(asked)]
     try:
@@ -134,7 +134,7 @@ def diagnose(
 
 
 def _unless(fits: object, name: str, found: str, needed: object, otherwise: str, hint: str) -> MachineCheck:
-    """Make a check: ok if it `fits`, else a problem if `needed`, else the other verdict."""
+    """Return a check: ok if it `fits`, a problem if `needed`, else the verdict `otherwise`."""
     verdict = "ok" if fits else "problem" if needed else otherwise
     return MachineCheck(name, found, verdict, "" if fits else hint)  # type: ignore[arg-type]  # names of verdicts
 
@@ -145,13 +145,13 @@ def known_extras() -> tuple[str, ...]:
         return tuple(metadata.metadata(PACKAGE).get_all("Provides-Extra") or ())
     except metadata.PackageNotFoundError as error:
         raise TruncateKitError(
-            "truncate-kit runs from a folder and is not installed, so what it needs is not known.",
+            "truncate-kit runs from a folder and is not installed, so its dependencies are unknown.",
             hint="Install it with: pip install -e .",
         ) from error
 
 
 def _required(extra: str) -> Iterator[Requirement]:
-    """Yield the packages of an extra, also through other extras; "" for those always needed."""
+    """Yield the packages of an extra, including nested extras; "" yields the required packages."""
     for row in map(Requirement, metadata.requires(PACKAGE) or ()):
         always = row.marker is None or row.marker.evaluate({"extra": ""})
         if always if not extra else not always and row.marker and row.marker.evaluate({"extra": extra}):
@@ -182,7 +182,7 @@ def _reinstall(extra: str) -> str:
 
 def _check_onnxruntime(asked: Diagnosis) -> Iterator[MachineCheck]:
     wheels = [name for name in ("onnxruntime", _GPU_WHEEL) if installed_version(name) is not None]
-    if not wheels:  # `_check_packages` reports it
+    if not wheels:  # `_check_packages` reports this
         return
     again = _reinstall("gpu" if _GPU_WHEEL in wheels else "cpu")
     needed = {CPU: True, CUDA: asked.cuda_graphs}
@@ -203,13 +203,13 @@ def _check_onnxruntime(asked: Diagnosis) -> Iterator[MachineCheck]:
 
 
 def start_provider(name: str) -> str:
-    """Run a tiny graph on a provider in its own process; return the error, or an empty text."""
+    """Run a tiny graph on a provider in its own process; return the error, or an empty string."""
     command = [sys.executable, "-P", "-c", _PROBE, name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"its process did not end: {error}"
-    # The runtime may print to stdout too; the answer comes last.
+    # The runtime may print to stdout too; the last line is the answer.
     if done.returncode == 0 and name in json.loads(done.stdout.splitlines()[-1]):
         return ""
     last = (done.stderr.strip().splitlines() or [f"its process ended with {done.returncode}"])[-1]
@@ -224,7 +224,7 @@ def _check_cuda(asked: Diagnosis) -> Iterator[MachineCheck]:
 
 
 def torch_on_gpu() -> tuple[str, str]:
-    """Compute on the GPU in torch; return its name, or the reason of a failure."""
+    """Run torch on the GPU; return (description, "") or ("", error)."""
     import torch
 
     if torch.version.cuda is None:

@@ -73,7 +73,7 @@ def test_few_pairs_give_no_verdict(count):
     assert (found["low"], found["high"]) == pytest.approx((200, 200))
     said = quality_sentence(a_bench(), found)
     if count < 20:
-        assert said.endswith(f": +200.00 points; {count} pairs are too few for an interval to say which is better.")
+        assert said.endswith(f": +200.00 points; {count} pairs are too few to tell which model is better.")
     else:
         assert said.endswith("over 20 pairs, 2,000 resamples): lean is better.")
 

@@ -103,7 +103,7 @@ def test_bench_and_its_page_score_by_queries(capfd, tiny_folder, folder, tmp_pat
     command = ("bench", lean, "--full", full, "--data", folder, "--workspace", home, *fast)
     out, _ = run_both(capfd, *command)
     assert "nDCG@10 lean" in out
-    assert "points; 19 queries are too few for an interval to say which is better." in " ".join(out.split())
+    assert "points; 19 queries are too few to tell which model is better." in " ".join(out.split())
     found = BenchReport.read(home / "bench.json")
     assert (found.metric, found.num_scored) == ("nDCG@10", 19)
     data = read_retrieval(folder)

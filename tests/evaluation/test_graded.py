@@ -87,5 +87,5 @@ def test_an_encoder_gives_one_vector_for_each_text(shape):
         lambda: evaluate(StoredVectors(encoder, VectorFormat()), pairs),
         lambda: score_sts(encoder, sets, model="m"),
     ):
-        with pytest.raises(ModelError, match=r"`encode` gave numbers of the shape \(\d+,( \d+)?\) for 80 texts\."):
+        with pytest.raises(ModelError, match=r"`encode` returned the shape \(\d+,( \d+)?\) for 80 texts\."):
             use()

@@ -1,1 +1,1 @@
-"""Errors, files, results, settings, progress, wording, statistics, origins and parallel work for all rooms."""
+"""Shared code: errors, files, results, settings, progress, statistics, origins, parallel work."""

@@ -1,4 +1,4 @@
-"""Errors that users can mend, with a hint, and words of messages; any other exception is a defect of this package."""
+"""Errors that users can fix, each with a hint, and message wording. Any other exception is a bug in this package."""
 
 import copyreg
 import logging
@@ -16,14 +16,14 @@ _CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u2
 
 
 class TruncateKitError(Exception):
-    """Base of all errors that users can mend."""
+    """Base of all errors that users can fix."""
 
     def __init__(self, message: str, *, hint: str) -> None:
         super().__init__(message)
         self.hint = hint
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Some constructors take other arguments, and a message and its hint are enough.
+        # Skip the constructor: subclasses take other arguments.
         return copyreg.__newobj__, (type(self),), {"args": self.args, "hint": self.hint}  # type: ignore[attr-defined]
 
 
@@ -32,7 +32,7 @@ class MissingExtraError(TruncateKitError, ImportError):
 
 
 class UsageError(TruncateKitError, ValueError):
-    """A parameter has an invalid value, or excludes another."""
+    """A parameter is invalid or conflicts with another."""
 
 
 class DeviceError(TruncateKitError, RuntimeError):
@@ -48,11 +48,11 @@ class FileProblemError(TruncateKitError, OSError):
 
 
 class ModelError(TruncateKitError, ValueError):
-    """A model cannot be loaded, cut, exported or used as an encoder."""
+    """A model cannot be loaded, truncated, exported or used as an encoder."""
 
 
 class LayerOutOfRangeError(ModelError):
-    """A layer outside `lowest` … depth, or a block outside 1 … depth."""
+    """A layer is outside `lowest` … depth, or a block is outside 1 … depth."""
 
     def __init__(self, layer: int, depth: int, *, block: bool = False, lowest: int = 0) -> None:
         part, first = ("block", "1") if block else ("layer", "0 (embeddings)")
@@ -83,7 +83,7 @@ def known_name(kind: str, name: object, known: Collection[Name]) -> Name:
 
 def cannot_write(path: Path, reason: OSError) -> FileProblemError:
     """Return the error for a failed write."""
-    hint = "Free some space or name another place as `out`; what was there before is unchanged."
+    hint = "Free some space or choose another `out`; existing files are unchanged."
     return FileProblemError(f"Cannot write {path}: {reason.strerror or reason}.", hint=hint)
 
 
@@ -104,7 +104,7 @@ def not_finite(layers: list[int]) -> ModelError:
 
 
 def undefined_cka(layers: list[int], side: str, reason: str) -> DataError:
-    """Return the error for layers with the same state for every text, or all equally far apart."""
+    """Return the error for layers whose states are all equal or all equally far apart."""
     return DataError(
         f"CKA is not defined at layer {', '.join(map(str, layers))} of {side}: {reason}.",
         hint="Use more texts, or mean pooling: with CLS pooling layer 0 is the same for every text.",
@@ -148,7 +148,7 @@ def lasting(seconds: float) -> str:
 
 
 def harmless(text: str) -> str:
-    """Escape the control characters of a text, such as "\\x1b"."""
+    """Escape control characters, for example as "\\x1b"."""
     return _CONTROLS.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
@@ -158,7 +158,7 @@ def harmless_json(text: str) -> str:
 
 
 def longer_texts(name: str, long: int, learned: int) -> tuple[str, ...]:
-    """Warn if texts are longer than the training texts; both 95th percentiles, in tokens."""
+    """Warn if 95th-percentile length `long` exceeds `learned` of the training texts by over 25% (tokens)."""
     if long <= 1.25 * learned:
         return ()
     note = f"The texts of {name} are longer than the training texts: 95 of 100 have up to {long} tokens"
@@ -169,14 +169,14 @@ def longer_texts(name: str, long: int, learned: int) -> tuple[str, ...]:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of a library's message, or two if the first introduces the second."""
+    """Return the first line of an error message, or two if the first ends with ":" or "("."""
     first, *rest = str(error).strip().splitlines() or [type(error).__name__]
     text = f"{first} {rest[0].strip()}" if rest and first.endswith((":", "(")) else first
     return harmless(text.rstrip("."))
 
 
 def require(module: str, *, extra: str) -> ModuleType:
-    """Import an optional module. Raises `MissingExtraError`; a broken installation raises its own error."""
+    """Import an optional module. Raises `MissingExtraError`, or the module's own import error."""
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
@@ -188,7 +188,7 @@ def require(module: str, *, extra: str) -> ModuleType:
 
 @contextmanager
 def errors_only(*packages: str) -> Iterator[None]:
-    """Silence warnings of these packages' loggers."""
+    """Silence warnings of these loggers."""
     levels = {log: log.level for log in map(logging.getLogger, packages)}
     for log in levels:
         log.setLevel(logging.ERROR)

@@ -46,12 +46,12 @@ def real_path(path: str | Path) -> Path:
 
 
 def is_there(path: str | Path) -> bool:
-    """Return whether a path exists; False for overlong names."""
+    """Tell if a path exists; False for overlong names."""
     return os.path.exists(path)  # noqa: PTH110  # Path.exists raises for such names
 
 
 def name_without_folders(name: str) -> str:
-    """Return the last part of a path, to keep local folders private."""
+    """Return the last part of a local path, to keep folders private."""
     path = local_path(name)
     return real_path(path).name if path.is_absolute() or is_there(path) else name
 
@@ -103,7 +103,7 @@ def _made(folder: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _temporary(path: Path) -> Iterator[Path]:
-    """Yield a new folder beside `path`, locked while its writer lives."""
+    """Yield a new folder next to `path`, locked while its process runs."""
     remove_leftovers(path.parent, path.name)
     with tempfile.TemporaryDirectory(
         prefix=f".{path.name}.", suffix=_TEMPORARY, dir=path.parent, ignore_cleanup_errors=True
@@ -117,14 +117,14 @@ def _temporary(path: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: Path, name: str = "") -> None:
-    """Remove unfinished files of killed processes, by default all; restore folders that were not replaced."""
+    """Remove temporary files of killed processes, only for `name` if given; restore moved folders."""
     wanted = rf"{re.escape(name)}(?:\..*)?" if name else ".*"
     ours = re.compile(rf"\.({wanted})\.[a-z0-9_]{{8}}{re.escape(_TEMPORARY)}")
     with contextlib.suppress(OSError):  # missing folder
         for left in folder.iterdir():
             if match := ours.fullmatch(left.name):
                 lock = os.open(left, os.O_RDONLY)
-                with contextlib.suppress(OSError):  # its writer lives
+                with contextlib.suppress(OSError):  # its process still runs
                     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
                     if (left / _REPLACED).exists() and not (folder / match[1]).exists():
                         (left / _REPLACED).rename(folder / match[1])
@@ -194,7 +194,7 @@ def _digest_as_of(file: Path, inode: int, size: int, changed: tuple[int, int]) -
 
 @contextlib.contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
-    """Lock `folder`, or raise `FileProblemError`; new empty folders are removed if the block fails."""
+    """Lock `folder`; if the block fails, remove new empty folders. Raises `FileProblemError` if locked."""
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(_made(folder))
@@ -219,7 +219,7 @@ def run_lock(folder: Path) -> Iterator[None]:
 def unfinished(folder: Path, *, shared: bool = False) -> Iterator[None]:
     """Mark `folder` as unfinished until the block ends or rejects its input.
 
-    shared: Other settings use this folder; keep the mark if training diverges.
+    shared: Other settings use this folder too, so keep the mark if training diverges.
     """
     refused = (UsageError, DataError, ModelError, *([] if shared else [DivergedError]))
     mark = mark_unfinished(folder)
@@ -242,5 +242,5 @@ def mark_unfinished(folder: Path) -> Path:
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Tell if work in `folder` was stopped."""
+    """Tell if `folder` is marked as unfinished."""
     return (folder / _UNFINISHED).exists()

@@ -1,4 +1,4 @@
-"""Look up instructions, precisions, cores, memory and load of the machine."""
+"""Query processor instructions, devices, precisions, cores, memory and load."""
 
 import contextlib
 import ctypes
@@ -37,13 +37,13 @@ _LACK_OF_MEMORY = (
 )  # fmt: skip
 _ONEDNN = "could not create a primitive"  # the whole message; other problems have longer ones
 QUIET = 0.1
-"""Share of the processor that others may take without a note."""
+"""Processor share that other processes may use without a note."""
 
 
 def instructions() -> frozenset[str]:
-    """Return the processor's instruction sets under Linux's names, such as `avx512_vnni`.
+    """Return the processor's instruction sets by Linux name, such as `avx512_vnni`.
 
-    TRUNCATE_KIT_INSTRUCTIONS (separated by commas) replaces them, for tests.
+    For tests, the comma-separated TRUNCATE_KIT_INSTRUCTIONS overrides them.
     """
     override = os.environ.get(INSTRUCTIONS)
     if override is not None:
@@ -63,7 +63,7 @@ def bf16_instructions(device: "torch.device") -> str | None:
 
 
 def int8_instructions() -> str | None:
-    """Return the processor's int8 dot products (VNNI and similar), if any."""
+    """Return the processor's int8 dot-product instructions (VNNI or similar), if any."""
     return _first_of(_INT8_FLAGS)
 
 
@@ -73,7 +73,7 @@ def has_avx512() -> bool:
 
 
 def multiplies_narrow() -> bool:
-    """Tell if int8 products are added in 16 bits (x86), which overflow unless weights have 7 bits."""
+    """Tell if int8 products accumulate in 16 bits (x86), which overflows unless weights have 7 bits."""
     return platform.machine().lower() in ("x86_64", "amd64", "i686") and int8_instructions() is None
 
 
@@ -131,7 +131,7 @@ def core_quota(file: Path = Path("/sys/fs/cgroup/cpu.max")) -> float | None:
     try:  # "quota period" in microseconds (cgroups v2)
         quota, period = file.read_text(encoding="ascii").split()
         return float(quota) / float(period)
-    except (OSError, ValueError):  # "max" is no number
+    except (OSError, ValueError):  # "max": no limit
         return None
 
 
@@ -161,18 +161,18 @@ class PrecisionRow:
     """Training, export and figure settings of one precision."""
 
     trains: bool = False
-    # Torch's type of weights and products, if it has fast ones.
+    # Torch dtype of weights and products, if fast.
     weights: str | None = "float32"
     products: Literal["highest", "high"] = "highest"  # of float32 matrices; `high` is TF32
     cuda_only: bool = False
     graph_file: str | None = None  # if exported
-    # Targets of its graph; the lowest number is the default.
+    # Targets of this graph; per target, the precision with the lowest number is the default.
     preference: Mapping[Target, int] = field(default_factory=dict)
     elsewhere: str = ""  # effect on the other target
     runs_elsewhere: bool = True
-    # Largest difference of vectors from the encoder's; None if the score decides.
+    # Largest difference from the encoder's vectors; None if only the score is checked.
     vector_limit: float | None = None
-    # Largest change of Spearman and Pearson in points; None only reports it.
+    # Largest change of Spearman and Pearson, points; None if only reported.
     score_limit: float | None = None
     color: str  # in figures, from Okabe and Ito's colour-blind palette
 
@@ -193,7 +193,7 @@ PRECISIONS: dict[Precision, PrecisionRow] = {
 TRAINING_PRECISIONS = tuple(name for name, row in PRECISIONS.items() if row.trains)
 GRAPH_FILES = {name: row.graph_file for name, row in PRECISIONS.items() if row.graph_file is not None}
 EXPORT_RECORD = "export.json"
-"""Record beside the graphs."""
+"""Record in the graphs' folder."""
 
 
 def precisions_for(device: str) -> list[Precision]:
@@ -204,13 +204,13 @@ def precisions_for(device: str) -> list[Precision]:
 
 
 def other_graph(precision: Precision, device: str, parameter: str = "device") -> str:
-    """Return a hint for a precision that `device` does not run."""
+    """Return a hint for a precision that `device` cannot run."""
     own = next(iter(PRECISIONS[precision].preference))
     return f'Use {" or ".join(precisions_for(device))} as `precision`, or `{parameter}="{own}"`.'
 
 
 def check_target(name: str, target: str | None = None) -> tuple[Precision, Target]:
-    """Return a graph's precision and target (default: its first). Raises `UsageError`."""
+    """Return the checked precision and target (default: the precision's first). Raises `UsageError`."""
     precision = known_name("export precision", name, GRAPH_FILES)
     row = PRECISIONS[precision]
     known = next(iter(row.preference)) if target is None else known_name("export target", target, TARGETS)
@@ -226,7 +226,7 @@ def check_target(name: str, target: str | None = None) -> tuple[Precision, Targe
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Tell if memory ran out."""
+    """Tell if `error` means out of memory."""
     # A broken torch may lack the class.
     of_torch = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)
     if isinstance(error, (MemoryError, of_torch)):
@@ -236,7 +236,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def in_halves(compute: Callable[[Sequence[Item]], Made], batch: Sequence[Item]) -> Iterator[Made]:
-    """Yield the results for a batch, halved as far as memory requires."""
+    """Yield the results of a batch, halved until each part fits in memory."""
     try:
         made = compute(batch)
     except Exception as error:
@@ -246,21 +246,21 @@ def in_halves(compute: Callable[[Sequence[Item]], Made], batch: Sequence[Item]) 
         yield made
         return
     half = (len(batch) + 1) // 2
-    give_back()  # memory is free only behind the `except`
+    give_back()  # memory is freed only after the `except`
     say_halved(len(batch), half)
     for part in (batch[:half], batch[half:]):
         yield from in_halves(compute, part)
 
 
 def give_back() -> None:
-    """Return freed memory to the system, because the C library keeps fragments."""
+    """Return freed memory to the system; the C library keeps fragments."""
     with contextlib.suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 @cache
 def say_halved(size: int, half: int) -> None:
-    """Warn once for each size."""
+    """Warn once for each batch size."""
     _logger.warning("Out of memory for a batch of %d: using parts of %d.", size, half)
 
 
@@ -268,7 +268,7 @@ def say_halved(size: int, half: int) -> None:
 
 
 def watch_processor() -> Callable[[], float | None]:
-    """Return a function for the share of the processor, 0 … 1, that others have taken since; None unless on Linux."""
+    """Return a function that measures other processes' CPU share since now, 0 … 1; None unless on Linux."""
     start = _processor_seconds()
 
     def others() -> float | None:
@@ -282,7 +282,7 @@ def watch_processor() -> Callable[[], float | None]:
 
 
 def _processor_seconds() -> tuple[float, float, float] | None:
-    """Return seconds of wall clock, this process, all busy cores."""
+    """Return seconds: wall clock, this process, all busy cores."""
     try:
         fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
     except OSError:

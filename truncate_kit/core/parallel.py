@@ -33,7 +33,7 @@ from truncate_kit.core.settings import Bounds, check_number
 
 TERMINATED = 128 + signal.SIGTERM  # exit code of a terminated worker
 STEPS_INTERVAL = 0.2  # seconds between messages about steps
-REACHED_WITHIN = 10.0  # seconds to find a cluster; Ray would try for minutes
+REACHED_WITHIN = 10.0  # seconds to reach a cluster; Ray would try for minutes
 AHEAD = 2  # tasks queued per slot, so that no machine waits
 RETRIES = 3  # of a task if its process or machine dies
 
@@ -46,13 +46,13 @@ Send = Callable[[Any], None]
 
 
 class Work(Protocol[TaskIn, DoneOut]):
-    """What the tasks of a batch share; pickled for workers, read-only."""
+    """Data that all tasks share; pickled for workers, read-only."""
 
     def move(self, device: str) -> None:
-        """Move to another device."""
+        """Move the data to another device."""
 
     def perform(self, task: TaskIn, send: Send) -> DoneOut:
-        """Do one task; the result depends on work and task alone."""
+        """Do one task; the result depends only on work and task."""
 
 
 class Engine:
@@ -65,9 +65,9 @@ class Engine:
         pass
 
     def run(self, work: Work[Task, Done], tasks: Iterable[Task], send: Send) -> Iterator[tuple[Task, Done]]:
-        """Yield each task with its result, as they finish; tasks are drawn as workers become free.
+        """Yield tasks with results as they finish; tasks are drawn as workers become free.
 
-        Raises what a task raised, and `DeviceError` if a worker dies. Leaving the iterator stops running tasks.
+        Raises a task's errors, and `DeviceError` if a worker dies. Leaving the iterator stops running tasks.
         """
         for task in tasks:
             yield task, work.perform(task, send)
@@ -80,7 +80,7 @@ class Processes(Engine):
 
     Args:
         count: Number of processes.
-        device: `cuda` gives process n the n-th GPU; by default the CPU.
+        device: With `cuda`, process n uses GPU n; by default the CPU.
         threads: CPU threads of each process; by default an equal share.
 
     Raises:
@@ -92,7 +92,7 @@ class Processes(Engine):
         self._count, threads = check_threads(count, "count"), check_threads(threads)
         self._devices = [str(select_device(device))] * count
         if count > 1 and self._devices[0] != "cpu":
-            select_device(f"cuda:{count - 1}")  # each process has one
+            select_device(f"cuda:{count - 1}")  # one GPU for each process
             self._devices = [f"cuda:{place}" for place in range(count)]
         self._threads = threads or max(1, torch.get_num_threads() // count)
         # The server has only imported this module: forks start fast, before any use of CUDA or OpenMP.
@@ -148,27 +148,27 @@ class Processes(Engine):
 
 
 class RayCluster(Engine):
-    """Runs tasks on a Ray cluster; a task whose process or machine dies runs again elsewhere.
+    """Runs tasks on a Ray cluster; restarts a task if its process or machine dies.
 
-    The package must be installed on every machine. An open connection (`ray.init`) is used and left open.
+    The package must be installed on every machine. An open connection (`ray.init`) is reused and left open.
 
     Args:
         address: `auto` for this machine's cluster, else HOST:PORT of its head.
-        gpus: GPUs of each task, fractions allowed; above 0 tasks run on CUDA.
+        gpus: GPUs of each task, fractions allowed; with 0 tasks run on the CPU.
         cpus: CPUs of each task.
 
     Raises:
         UsageError: A number is out of bounds.
         MissingExtraError: Ray is not installed.
-        DeviceError: No cluster answers, or it lacks what a task needs.
+        DeviceError: No cluster answers, or none of its machines suffices.
     """
 
     def __init__(self, address: str = "auto", *, gpus: float = 0.0, cpus: int = 1) -> None:
         gpus = check_number("gpus", gpus, Bounds(0, 10_000, whole=False))
         if gpus > 1 and gpus != int(gpus):
-            raise UsageError(f"{gpus:g} GPUs for a task cannot be had.", hint="Use a fraction such as 0.5, or 1, 2, …")
+            raise UsageError(f"A task cannot use {gpus:g} GPUs.", hint="Use a fraction such as 0.5, or 1, 2, …")
         if not re.fullmatch(r"auto|[^/\s]+:\d+", address):  # Ray's client gets no messages of running tasks
-            raise UsageError(f"{address!r} is no address of a Ray cluster.", hint="Use auto, or HOST:PORT of its head.")
+            raise UsageError(f"{address!r} is not a Ray cluster address.", hint="Use auto, or HOST:PORT of its head.")
         self._address, self._gpus, self._cpus = address, gpus, check_number("cpus", cpus, Bounds(1, 10_000))
         self._ray: ModuleType | None = None
         self._opened = False
@@ -208,7 +208,7 @@ class RayCluster(Engine):
             yield from _finished(tasks, running, submit, lambda: AHEAD * self._slots(ray), said, send)
         except ray.exceptions.RayError as error:
             raise DeviceError(
-                f"The Ray cluster cannot run it: {type(error).__name__}: {first_line(error)}.",
+                f"The Ray cluster cannot run the tasks: {type(error).__name__}: {first_line(error)}.",
                 hint="Install the same truncate-kit, torch and transformers on all of its machines; see `ray status`. "
                 "Starting again continues.",
             ) from error
@@ -231,7 +231,7 @@ class RayCluster(Engine):
             except (OSError, OverflowError, RuntimeError, ValueError) as error:
                 raise DeviceError(
                     f"No Ray cluster answers at {self._address}: {first_line(error)}.",
-                    hint="Start one with `ray start --head`, or name the HOST:PORT of one this machine has joined.",
+                    hint="Start one with `ray start --head`, or give HOST:PORT of a cluster this machine joined.",
                 ) from error
             self._opened = True
         self._ray = ray
@@ -352,7 +352,7 @@ def _perform(
 
 
 def _throttled(send: Send) -> Send:
-    """Limit messages about steps to one per `STEPS_INTERVAL`, and the last."""
+    """Send at most one step message per `STEPS_INTERVAL`, and always the last."""
     last = 0.0
 
     def send_some(message: Any) -> None:

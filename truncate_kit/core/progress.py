@@ -13,12 +13,12 @@ from urllib.parse import quote
 from truncate_kit.core.errors import counted, harmless, lasting, require
 
 _logger = logging.getLogger(__name__)
-# Without a terminal, seconds to a task's first line, between its lines, and left at least when one is written.
+# Without a terminal, seconds: before a task's first line, between lines, least time left for a line.
 TELL_AFTER, TELL_EVERY, TELL_LEFT = 2.0, 60.0, 5.0
 
 
 Progress = Callable[[str, int, int], None]
-"""Called with a task and its done and total steps; equal numbers end it."""
+"""Called with task, steps done, total steps; the task ends when both are equal."""
 
 
 class TrialEvent(NamedTuple):
@@ -51,17 +51,17 @@ def silent(task: str, done: int, total: int) -> None:
 
 
 class TrialWatcher:
-    """Logs trials as they go on."""
+    """Logs trials as they progress."""
 
     progress: Progress = staticmethod(silent)
     """Called for the steps of trials and other work."""
 
     def part(self, name: str) -> None:
-        """Begin a part of a study, a model on a task."""
+        """Begin a part of a study: a model on a task."""
         _logger.info("%s:", name)
 
     def planned(self, costs: Mapping[str, int]) -> None:
-        """Expect these trials, task name → share of the work."""
+        """Expect these trials; `costs` maps task name to share of the work."""
 
     def trial(self, event: TrialEvent) -> None:
         """Log a trial."""
@@ -69,14 +69,14 @@ class TrialWatcher:
 
 
 def announce(progress: Progress, sentence: str) -> None:
-    """Tell what is ahead, by `progress.say` or the log."""
+    """Write a sentence with `progress.say`, or to the log."""
     getattr(progress, "say", _logger.info)(sentence)
 
 
 ProgressOption = Progress | bool
 """True draws bars, False is silent, anything else is called."""
 WatchOption = TrialWatcher | ProgressOption
-"""The same, or a `TrialWatcher`."""
+"""A `ProgressOption`, or a `TrialWatcher`."""
 
 
 def reporter(progress: ProgressOption) -> Progress:
@@ -98,18 +98,18 @@ def watcher_of(progress: WatchOption) -> TrialWatcher:
 
 
 class Bars(TrialWatcher):
-    """A bar for each running task, and one for all planned trials.
+    """Draws a bar for each running task, and one for all planned trials.
 
     Args:
         say: Takes a line for each finished trial; by default the log at INFO.
-        beside: Another watcher of the same trials.
+        beside: Second watcher of the same trials.
     """
 
     def __init__(self, say: Callable[[str], object] = _logger.info, beside: TrialWatcher | None = None) -> None:
         self.say, self._beside = say, beside
-        self._bars: dict[str, tuple[Any, float, int]] = {}  # with its time and steps at the start
-        self._due: dict[str, float] = {}  # time of its next line
-        self._said: set[TrialEvent] = set()  # a trial may be asked for several times
+        self._bars: dict[str, tuple[Any, float, int]] = {}  # bar, start time, steps at start
+        self._due: dict[str, float] = {}  # time of the next line
+        self._said: set[TrialEvent] = set()  # a trial may be reported several times
         self._costs: Mapping[str, int] = {}
         self._shares: dict[str, float] = {}  # done share of each trial
         self.progress = self
@@ -141,7 +141,7 @@ class Bars(TrialWatcher):
                 self.say(f"{task}: {done:,} of {total:,}, about {lasting(left)} left.")
 
     def part(self, name: str) -> None:
-        """Say which part begins."""
+        """Write the name of the part that begins."""
         if self._beside:
             self._beside.part(name)
         self._said.clear()
@@ -152,7 +152,7 @@ class Bars(TrialWatcher):
         self._costs, self._shares = costs if len(costs) > 1 else {}, {}
 
     def trial(self, event: TrialEvent) -> None:
-        """Say the result of a trial."""
+        """Write the result of a trial."""
         if self._beside:
             self._beside.trial(event)
         if event not in self._said:
@@ -187,7 +187,7 @@ class TensorboardLog(TrialWatcher):
             writer.close()
 
     def part(self, name: str) -> None:
-        """Begin a folder of that name."""
+        """Begin a folder for the part."""
         self._folder = self._home / quote(name, safe=" ,")  # distinct and inside the folder
 
     def trial(self, event: TrialEvent) -> None:

@@ -21,17 +21,17 @@ VERSION = "0.1.0"
 FORMAT = 2
 """Version of all JSON files; others are refused."""
 DRAWERS: dict[str, str] = {}
-"""Functions that show results, `module:function` by purpose."""
+"""Functions that show results: purpose to `module:function`."""
 RECORDS_FILE = "trials.jsonl"
 """Records of all runs in a workspace."""
 Amounts = tuple[tuple[object, ...], tuple[int, ...]]
-"""Key of what was measured, such as a set, and amounts, such as rows."""
+"""Key of a measurement, such as its data set, and amounts, such as rows."""
 _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """Base of all results; their JSON reads back to an equal value."""
+    """Base of all results; JSON round trips give equal values."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {
         "strict": True,
@@ -76,17 +76,17 @@ class Result:
         write_text(local_path(path), self.sealed_text())
 
     def sealed_text(self) -> str:
-        """Return the text of `write`."""
+        """Return the sealed JSON."""
         return json.dumps(sealed(self.to_dict()), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a file of `write`. Raises `FileProblemError`, ValueError (damage), OSError."""
+        """Read a sealed file. Raises `FileProblemError` (format), ValueError (damage), OSError."""
         return cls.from_dict(unsealed(json.loads(local_path(path).read_text(encoding="utf-8")), path))
 
     @classmethod
     def read_if_whole(cls, path: Path) -> Self | None:
-        """Read a file, None if missing or damaged (logged). Raises `FileProblemError` for another format."""
+        """Read a file; None if missing or damaged (logged). Raises `FileProblemError` for another format."""
         try:
             return cls.read(path)
         except (FileNotFoundError, NotADirectoryError):
@@ -98,11 +98,11 @@ class Result:
             return None
 
     def amounts(self) -> Iterator[Amounts]:
-        """Yield all that was measured, each part once."""
+        """Yield each measurement once."""
         yield from ()
 
     def covers(self, other: Self) -> bool:
-        """Tell if everything in `other` was measured here at least as often."""
+        """Tell if this result has at least the amounts of `other`."""
         ours = dict(self.amounts())
         return all(
             key in ours and all(mine >= theirs for mine, theirs in zip(ours[key], amounts, strict=True))
@@ -135,7 +135,7 @@ def json_schema(name: str, kinds: Sequence[type[Result]]) -> dict[str, Any]:
 
 
 def drawn(purpose: str, *parts: Any) -> str:
-    """Show a result by the drawer of that purpose."""
+    """Call the drawer of a purpose."""
     return str(pkgutil.resolve_name(DRAWERS[purpose])(*parts))
 
 
@@ -153,7 +153,7 @@ def sealed(values: dict[str, Any]) -> dict[str, Any]:
 def unsealed(values: Any, path: Path) -> dict[str, Any]:
     """Invert `sealed`. Raises `FileProblemError` for another format, ValueError for damage."""
     if not isinstance(values, dict) or "format" not in values:
-        raise ValueError(f"{path} is no sealed result")
+        raise ValueError(f"{path} is not a sealed result")
     check_format(values["format"], path)
     digest = values.pop("digest", None)
     if digest != digest_of_values(values):
@@ -180,7 +180,7 @@ def _warn_once(message: str) -> None:
 
 
 def file_for(report: Result, path: Path) -> Path:
-    """Return `path`, or path-2 and so on if the file there measured what `report` did not."""
+    """Return the first of path, path-2, path-3, … that is free or whose contents `report` covers."""
     number, place = 1, path
     while (earlier := report.read_if_whole(place)) is not None and not report.covers(earlier):
         number += 1
@@ -194,8 +194,7 @@ def file_for(report: Result, path: Path) -> Path:
 def read_records(journal: Path) -> tuple[list[dict[str, Any]], int]:
     """Return all whole records of a journal, and the number of damaged lines.
 
-    Each line is JSON with a checksum. An unfinished last line of a killed process is ignored. Raises
-    `FileProblemError`.
+    Each line is JSON with a checksum. An unfinished last line is ignored. Raises `FileProblemError`.
     """
     try:
         lines = journal.read_bytes().split(b"\n")[:-1]
@@ -213,7 +212,7 @@ def append_records(journal: Path, *records: dict[str, Any]) -> None:
     try:
         journal.parent.mkdir(parents=True, exist_ok=True)
         with journal.open("a+b") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX)  # an unfinished line may belong to a living process
+            fcntl.flock(stream, fcntl.LOCK_EX)  # another process may be writing a line
             end = stream.seek(0, os.SEEK_END)
             if end and os.pread(stream.fileno(), 1, end - 1) != b"\n":
                 stream.seek(0)

@@ -1,4 +1,4 @@
-"""Define settings fields with default, bounds or choices, and command-line option."""
+"""Define settings fields: default, bounds or choices, and command-line option."""
 
 import dataclasses
 import math
@@ -62,11 +62,11 @@ def setting(
 
     Args:
         value: The default.
-        help: Help of the option; without it there is no option.
-        panel: Panel of the help.
-        bounds: Bounds of the number, or of each in a tuple.
+        help: Option help; an empty text defines no option.
+        panel: Help panel.
+        bounds: Bounds of the number, or of each number in a tuple.
         choices: Allowed names.
-        option: Where the option differs: `name`, `kind` (typed type), `parse` (typed to value), `default` (as typed),
+        option: Differences of the option: `name`, `kind` (input type), `parse` (input to value), `default` (as input),
             arguments of `typer.Option`.
     """
     metadata = {"help": help, "panel": panel, "bounds": bounds, "choices": choices, "option": option}
@@ -74,7 +74,7 @@ def setting(
 
 
 def seeds_setting(default: tuple[int, ...], help: str) -> Any:
-    """Define the seeds field; its option takes their number."""
+    """Define the seeds field; its option takes the number of seeds."""
     option: dict[str, Any] = {"kind": int, "parse": first_seeds, "default": len(default)}
     return setting(default, help, TRAINING, bounds=SEED, **option)
 
@@ -98,7 +98,7 @@ def check_settings(settings: Any) -> None:
 
 
 def check_number(name: str, value: Any, allowed: Bounds) -> Any:
-    """Return the number `name` as Python's own. Raises `UsageError`."""
+    """Return a checked value as int or float; None stays. Raises `UsageError`."""
     if value is None:
         return None
     if not allowed.holds(value):
@@ -110,7 +110,7 @@ def check_seeds(seeds: Collection[int]) -> None:
     """Raise `UsageError` for too many or repeated seeds."""
     check_number("seeds", len(seeds), SEEDS)
     if len(set(seeds)) < len(seeds):
-        raise UsageError(f"`seeds` {shown(seeds)} name one twice.", hint="Name each once: it gives the same trial.")
+        raise UsageError(f"`seeds` {shown(seeds)} repeat a seed.", hint="Give each seed once.")
 
 
 def first_seeds(count: int) -> tuple[int, ...]:
@@ -119,17 +119,17 @@ def first_seeds(count: int) -> tuple[int, ...]:
 
 
 def whole_numbers(text: str) -> tuple[int, ...]:
-    """Parse whole numbers between commas."""
+    """Parse comma-separated integers."""
     return tuple(int(part) for part in text.split(","))
 
 
 def numbers(text: str) -> tuple[float, ...]:
-    """Parse numbers between commas."""
+    """Parse comma-separated numbers."""
     return tuple(float(part) for part in text.split(","))
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Parse names between commas."""
+    """Parse comma-separated names."""
     return tuple(part.strip() for part in text.split(","))
 
 
@@ -163,7 +163,7 @@ def numbers_named(text: str) -> list[int]:
 
 
 def as_text(named: object) -> str:
-    """Write numbers as text for `numbers_named`; text stays as it is."""
+    """Write numbers as text for `numbers_named`; text stays unchanged."""
     several = named if isinstance(named, Iterable) and not isinstance(named, str) else [named]
     return ",".join(map(str, several))
 
@@ -173,4 +173,4 @@ def blocks_named(text: str) -> tuple[int, ...]:
     try:
         return tuple(numbers_named(text))
     except ValueError as error:
-        raise UsageError(f"{text!r} names no blocks.", hint="Write `blocks` as 1,4,6 or as 1..3,6.") from error
+        raise UsageError(f"{text!r} is not a list of blocks.", hint="Write `blocks` as 1,4,6 or as 1..3,6.") from error

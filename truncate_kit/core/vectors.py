@@ -1,4 +1,4 @@
-"""Store and compare sentence vectors; correlations and intervals of their scores. Imports no torch or numpy."""
+"""Store and compare sentence vectors; compute correlations and intervals. Torch and numpy load on first use."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -44,10 +44,10 @@ class VectorFormat(Result):
     """Format of stored vectors. Raises `UsageError`.
 
     Attributes:
-        precision: `int8` scales each vector's largest entry to ±127 (cosines stay); `binary` keeps one bit per
-            dimension, 1 above 0, the first one highest.
+        precision: `int8` scales each vector's largest entry to ±127 (keeps cosines approximately); `binary` keeps one
+            bit per dimension, 1 if above 0, highest bit first.
         dimensions: Number of first dimensions to keep; by default all.
-        normalize: Then scale to length 1.
+        normalize: Scale the kept dimensions to length 1.
     """
 
     precision: VectorPrecision = setting("float32", choices=PRECISIONS)
@@ -65,7 +65,7 @@ class VectorFormat(Result):
         return np.dtype(_TYPES[self.precision])
 
     def kept(self, width: int) -> int:
-        """Return the dimensions kept of `width`. Raises `UsageError`."""
+        """Return the number of kept dimensions. Raises `UsageError`."""
         if self.dimensions is not None and self.dimensions > width:
             raise UsageError(
                 f"{self.dimensions} dimensions cannot be kept: this model's vectors have {width}.",
@@ -126,7 +126,7 @@ def one_row_each(vectors: Rows, count: int) -> "Tensor":
     rows = torch.as_tensor(vectors)
     if rows.ndim != 2 or len(rows) != count:
         raise ModelError(
-            f"`encode` gave numbers of the shape {tuple(rows.shape)} for {counted(count, 'text')}.",
+            f"`encode` returned the shape {tuple(rows.shape)} for {counted(count, 'text')}.",
             hint="Return one vector for each text: the rows of an array or a tensor.",
         )
     return rows
@@ -139,14 +139,14 @@ def paired_rows(first: Rows, second: Rows) -> "tuple[Tensor, Tensor]":
     rows = torch.as_tensor(first), torch.as_tensor(second)
     if rows[0].shape != rows[1].shape or rows[0].ndim != 2:
         raise UsageError(
-            f"Vectors of the shapes {tuple(rows[0].shape)} and {tuple(rows[1].shape)} are no pairs.",
-            hint="Give both as (texts, width), row by row those of a pair.",
+            f"Vectors of the shapes {tuple(rows[0].shape)} and {tuple(rows[1].shape)} do not form pairs.",
+            hint="Give both as (texts, width), one pair per row.",
         )
     return rows
 
 
 def similarities(encoder: object, first: "Tensor", second: "Tensor") -> "Tensor":
-    """Compare (n, d) row by row, (n,), by the encoder's measure, else by cosine."""
+    """Compare (n, d) row by row with the encoder's measure, by default cosine similarity; (n,)."""
     import torch
 
     own = getattr(encoder, "similarities", None)
@@ -155,7 +155,7 @@ def similarities(encoder: object, first: "Tensor", second: "Tensor") -> "Tensor"
 
 
 class StoredVectors:
-    """An encoder whose vectors are stored and read back."""
+    """Encodes texts, then converts vectors to a storage format and back."""
 
     def __init__(self, encoder: Any, form: VectorFormat) -> None:
         self.encoder = encoder
@@ -169,7 +169,7 @@ class StoredVectors:
         return self.form.numbers(self.form.store(vectors), vectors.shape[1])
 
     def similarities(self, first: "Tensor", second: "Tensor") -> "Tensor":
-        """Compare by the encoder's measure."""
+        """Compare with the encoder's measure."""
         return similarities(self.encoder, first, second)
 
 
@@ -179,9 +179,9 @@ LEVEL = 0.95
 FEWEST_COMPARED = 20
 """Fewest pairs for a bootstrap interval."""
 FEWEST_COMPARED_QUERIES = 50
-"""Fewest queries; two models answer most alike."""
+"""Fewest queries for an interval; two models give equal results for most."""
 RESAMPLES = 2_000  # of scored pairs or queries
-TEXT_RESAMPLES = 500  # of texts: twenty pairs each, ranked anew
+TEXT_RESAMPLES = 500  # of texts: twenty pairs each, ranked again
 DRAWS = 200  # of a trial's dev pairs, kept in its record
 
 
@@ -193,15 +193,15 @@ def tied(cosines: Sequence[float]) -> list[float]:
 def rank_correlations(
     first: Sequence[float], second: Sequence[float], counts: "Counts | None" = None, *, cells: int = 4_000_000
 ) -> Array:
-    """Return the Spearman correlation of each resample, (resamples,); NaN for a constant one.
+    """Return the Spearman correlation of each resample, (resamples,); NaN if values are constant.
 
-    Pearson's correlation of the ranks within the resample, ties at their mean rank (Spearman 1904). Only equal values
-    tie: see `tied`. Exact up to 100,000 pairs.
+    This is Pearson's correlation of the ranks within the resample; ties get their mean rank (Spearman 1904). Only equal
+    values tie: see `tied`. Exact up to 100,000 pairs.
 
     Args:
-        first: One value of each pair.
-        second: The other.
-        counts: Occurrences of each pair, (resamples, pairs); by default once in a single one.
+        first: First value of each pair.
+        second: Second value of each pair.
+        counts: Occurrences of each pair, (resamples, pairs); by default one resample, each pair once.
         cells: Counts processed at once.
     """
     import numpy as np
@@ -230,7 +230,7 @@ def _ranks(values: Sequence[float], counts: Counts) -> Array:
 
 
 def draws(number: int, resamples: int, seed: int = 0) -> Iterator[Counts]:
-    """Yield the drawn places (number,) of each bootstrap resample."""
+    """Yield the drawn indices (number,) of each bootstrap resample."""
     import numpy as np
 
     generator = np.random.default_rng(seed)
@@ -238,7 +238,7 @@ def draws(number: int, resamples: int, seed: int = 0) -> Iterator[Counts]:
 
 
 def draw_counts(number: int, resamples: int, seed: int = 0) -> Counts:
-    """Count each place in each of the `draws`, (resamples, number)."""
+    """Count each index in each of the `draws`, (resamples, number)."""
     import numpy as np
 
     return np.stack([np.bincount(drawn, minlength=number) for drawn in draws(number, resamples, seed)])
@@ -261,4 +261,4 @@ def too_few(number: int | None, one: str, many: str) -> str | None:
     """Return a warning if `number` pairs or queries are too few to compare two models."""
     if number is None or number >= (FEWEST_COMPARED_QUERIES if one == "query" else FEWEST_COMPARED):
         return None
-    return f"{number:,} {many} are too few for an interval to say which is better"
+    return f"{number:,} {many} are too few to tell which model is better"

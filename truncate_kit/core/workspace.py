@@ -1,4 +1,4 @@
-"""Saved models' `origin.json`, and places and contents of a workspace, the folder of all results. Imports no torch."""
+"""Origins of saved models; paths and contents of a workspace, the folder of results. Imports no torch."""
 
 import re
 import shutil
@@ -70,9 +70,9 @@ class Origin(Result):
     blocks: tuple[int, ...] | None = None  # kept, if not the first ones
     parameters: int  # kept, pooler excluded
     trained: bool | None  # if known, including its source
-    data: str = ""  # name of the pairs that taught or chose it
+    data: str = ""  # name of the pairs for training or selection
     fingerprint: str = ""  # of these pairs
-    seed: int | None = None  # of the split, if drawn for every seed
+    seed: int | None = None  # of the split, if drawn per seed
     pieces: tuple[int, int] | None = None  # word pieces kept and total, if cut
     long: int | None = None  # 95th percentile of training text lengths, in tokens
     settings: dict[str, Any]
@@ -130,7 +130,7 @@ def read_origin(model: str | Path) -> Origin | None:
 
 
 def was_trained(folder: Path) -> bool | None:
-    """Tell if a model was fine-tuned: sentence-transformers yes, a plain transformer no."""
+    """Tell if a model was fine-tuned; without a record: sentence-transformers yes, plain transformers no."""
     origin = read_origin(folder)
     if origin is not None:
         return origin.trained
@@ -138,12 +138,12 @@ def was_trained(folder: Path) -> bool | None:
 
 
 def settings_of(config: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration values that vectors depend on."""
+    """Return the configuration values that affect vectors or training."""
     return {key: value for key, value in config.items() if key not in _BOOKKEEPING and not key.startswith(_HEADS)}
 
 
 def model_digests(folder: Path) -> dict[str, str]:
-    """Return the SHA-256 of the files that graphs depend on (no tokenizer, prompts, casing), by name."""
+    """Return the SHA-256, by name, of files that affect graphs (without tokenizer, prompts, casing)."""
     places = [folder]
     if (folder / MODULES).is_file():
         places += [folder / module["path"] for module in read_json(folder / MODULES)]
@@ -160,14 +160,14 @@ def model_digest(folder: Path) -> str:
 
 
 def digest_in(folder: Path, file: Path) -> str:
-    """Return the SHA-256 of a file, of the configuration without its bookkeeping."""
+    """Return the SHA-256 of a file; the configuration is hashed without bookkeeping fields."""
     if file != folder / CONFIG:
         return digest_of(file)
     return digest_of_values(settings_of(read_json(file)))
 
 
 def is_weights(name: str) -> bool:
-    """Tell if a file name is that of weights."""
+    """Tell if a file holds weights, by its suffix."""
     return name.endswith(_WEIGHTS)
 
 
@@ -180,7 +180,7 @@ def listed(numbers: Iterable[int]) -> str:
 
 
 def blocks_in_words(blocks: Sequence[int], depth: int | None = None) -> str:
-    """Write `blocks 1, 4, 6`, or with a depth `blocks 1, 4, 6 of 6`."""
+    """Write `blocks 1, 4, 6`, or with `depth` `blocks 1, 4, 6 of 6`."""
     of = "" if depth is None else f" of {depth}"
     return f"block{'s' * (len(blocks) > 1)} {listed(blocks)}{of}"
 
@@ -197,10 +197,10 @@ def layers_in_words(layers: Sequence[int]) -> str:
 
 # Workspaces
 
-_OURS = ("workspace.json", ".lock", "study/.lock")  # one is in every workspace
+_OURS = ("workspace.json", ".lock", "study/.lock")  # a workspace has at least one
 _DIGEST = re.compile("[0-9a-f]{16,64}(-cuda)?")
 _ENDED = ("study.json", "frozen.json", *(RESULT_FILES[name] for name in ("finetune", "contrast", "distill")))
-"""Results of finished runs, beside the runs' folder."""
+"""Result files of finished runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +216,7 @@ class Source(Result):
 
 @dataclass(frozen=True, slots=True)
 class Sources(Result):
-    """The last model and pairs.
+    """Model and pairs of the last commands.
 
     Attributes:
         queries: Retrieval folder, if newer than the pairs.
@@ -236,7 +236,7 @@ def _absolute(source: Source) -> Source:
 
 
 class Workspace:
-    """Places in a workspace, which may not exist yet."""
+    """Paths in a workspace, which may not exist yet."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder = local_path(folder)
@@ -252,13 +252,13 @@ class Workspace:
         self.combination_file = folder / RESULT_FILES["combine"]
         self.frozen_heads = folder / "frozen-heads"  # figures, trials, cached states
         self.study = folder / "study"  # tables, figures and trials
-        self.bench = folder / "bench.json"  # shorter ones lie beside it
+        self.bench = folder / "bench.json"  # shorter benchmarks: bench-2.json, …
         self.distillation = folder / "distillation"  # texts and vectors
         self.graphs = folder / "graphs"  # of `bench`, by digest of the model
         self._sources = folder / "workspace.json"
 
     def located(self, name: str) -> str:
-        """Resolve a model name in a result, relative to a folder above this workspace."""
+        """Resolve a result's model name, which may be relative to a folder above this workspace."""
         if local_path(name).is_absolute() or miniature_path(name) is not None:
             return name
         above = (str(place / name) for place in self.folder.absolute().parents)
@@ -269,7 +269,7 @@ class Workspace:
         return Path(model).resolve().is_relative_to(self.folder.resolve())
 
     def forget_lean(self) -> None:
-        """Remove the results of a lean model that is replaced."""
+        """Remove the results of a replaced lean model."""
         for file in (self.sweep_file, self.curve, self.attention, self.attention_figure):
             file.unlink(missing_ok=True)
 
@@ -278,11 +278,11 @@ class Workspace:
         return self.folder / f"suite-{name}.json"
 
     def remembered(self) -> Sources:
-        """Return the last commands' model and data."""
+        """Return the model and data of the last commands."""
         return Sources.read_if_whole(self._sources) or Sources()
 
     def remember(self, model: Source | None, data: Source | None, queries: str | None = None) -> None:
-        """Note the model, data and retrieval folder for the next command, except unnamed bundled pairs."""
+        """Record model, data and retrieval folder for the next command, except unnamed bundled pairs."""
         changes: dict[str, Any] = {} if model is None else {"model": _absolute(model)}
         if data is not None and data != Source():
             changes |= {"data": _absolute(data), "queries": None}
@@ -291,13 +291,13 @@ class Workspace:
         replace(self.remembered(), **changes).write(self._sources)
 
     def remember_benched(self, data: Source | None) -> None:
-        """Note the data of a bench for the page."""
+        """Record the benchmark's data for the page."""
         replace(self.remembered(), benched=data and _absolute(data)).write(self._sources)
 
     def replaced_by(self, model: str, *, distilled: bool = False) -> str | None:
-        """Warn if a new lean model of `model` replaces another's.
+        """Return a warning if a lean model of `model` replaces that of another model.
 
-        A distilled model cannot be restored: raises `UsageError`, unless `distilled` from the same model.
+        Raises `UsageError` if a distilled model would be lost, unless `distilled` from the same model.
         """
         made = read_origin(self.lean)
         if made is None or made.method == "copy":
@@ -306,13 +306,13 @@ class Workspace:
         if made.method == "distill" and not (same and distilled):
             raise UsageError(
                 f"{self.lean} holds the model distilled from {made.model}, which would be replaced.",
-                hint=f"Name another folder as `out`, or move {self.lean} away.",
+                hint=f"Choose another `out`, or move {self.lean} away.",
             )
         if same or any(_same(str(place), model) for place in (self.lean, self.full)):  # refused
             return None
         graphs = sorted(path.name for path in self.lean.glob("*.onnx"))
-        lost = f", and its graphs go with it: {', '.join(graphs)}" if graphs else ""
-        return f"{self.lean} holds a model made from {made.model}; that of {model} replaces it{lost}."
+        lost = f" and its graphs: {', '.join(graphs)}" if graphs else ""
+        return f"{self.lean} holds a model made from {made.model}; one made from {model} replaces it{lost}."
 
 
 def _same(model: str, other: str) -> bool:
@@ -331,8 +331,8 @@ class Folder(Result):
     origin: str = ""  # in words
     graphs: tuple[str, ...] = ()  # exported
     finished: int = 0  # such as trials
-    waiting: int = 0  # continued by the same command
-    spare_bytes: int = 0  # read only by a repetition
+    waiting: int = 0  # the same command continues these
+    spare_bytes: int = 0  # needed only to repeat the run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,7 +343,7 @@ class Contents(Result):
     models: tuple[Folder, ...]
     runs: tuple[Folder, ...]
     reports: tuple[str, ...]  # results and figures
-    kept: dict[str, int]  # bytes by path, of bench and distill
+    kept: dict[str, int]  # bytes by path: graphs, distillation
     file_bytes: int  # total
     spare_bytes: int  # freed by `clean`
     freed_bytes: int = 0
@@ -403,12 +403,12 @@ def clean(workspace: Workspace) -> Contents:
     """Remove weights of finished runs, graphs of `bench`, and leftovers of killed processes.
 
     A repeated run gives the same result; waiting runs keep everything. Raises `FileProblemError` if another process
-    works here, `UsageError` if the folder is no workspace.
+    works here, `UsageError` if the folder is not a workspace.
     """
     if not workspace.folder.is_dir():
         return contents(workspace)
     if not any((workspace.folder / name).exists() for name in _OURS):
-        raise UsageError(f"{workspace.folder} is no workspace.", hint="Name a folder that a command has written to.")
+        raise UsageError(f"{workspace.folder} is not a workspace.", hint="Name a folder that a command has written to.")
     earlier = _size(workspace.folder)
     # A study locks its folder alone.
     study = run_lock(workspace.study) if _is_own_folder(workspace.study) else nullcontext()
@@ -432,7 +432,7 @@ def _below(workspace: Workspace) -> list[Path]:
 
 
 def _is_own_folder(path: Path) -> bool:
-    """Tell if a path is a folder and no link."""
+    """Tell if a path is a folder, not a link."""
     return path.is_dir() and not path.is_symlink()
 
 
@@ -445,7 +445,7 @@ def _runs(workspace: Workspace) -> list[Path]:
 
 
 def _waits(run: Path) -> int:
-    """Count what a run would continue."""
+    """Count the unfinished parts of a run."""
     return len(list(run.glob("*.checkpoint"))) or int(is_unfinished(run))
 
 
@@ -461,12 +461,12 @@ def _spare(workspace: Workspace) -> Iterator[Path]:
 
 def _spare_of_run(run: Path) -> Iterator[Path]:
     home = run.parent.parent
-    # An adapted model takes days: keep it while a trial from it waits.
+    # Adapting a model takes days: keep the model while its trials wait.
     begun = [run.parent, *(home / "trials").glob("*")] if run.parent.name == "adapted" else []
     if any((home / name).exists() for name in _ENDED) and not any(map(_waits, [run, *begun])):
         for path in run.iterdir():
             is_tensor = path.is_dir() or path.suffix == ".safetensors"
-            # No repetition reads these states: their trials are finished.
+            # Repeated runs do not read these states: the trials are finished.
             if is_tensor and not path.is_symlink() and not path.name.startswith("states-"):
                 yield path
 
