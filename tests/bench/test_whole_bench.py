@@ -107,7 +107,7 @@ def test_scores_sizes_and_graphs_are_those_of_the_models(report, duo):
     assert report.quality["low"] <= report.quality["difference"] <= report.quality["high"]
     assert report.quality["resamples"] >= 1990
     assert report.comparison == "fair"
-    assert f"points; {len(PAIRS)} pairs are too few for an interval" in said(report)
+    assert f"points; {len(PAIRS)} pairs are too few to tell which model is better" in said(report)
 
 
 def test_a_report_names_the_pairs_of_its_scores(duo, report, tmp_path):

@@ -170,9 +170,9 @@ class PrecisionRow:
     preference: Mapping[Target, int] = field(default_factory=dict)
     elsewhere: str = ""  # effect on the other target
     runs_elsewhere: bool = True
-    # Largest difference from the encoder's vectors; None if only the score is checked.
+    # Largest difference from the encoder's vectors; unset if only the score is checked.
     vector_limit: float | None = None
-    # Largest change of Spearman and Pearson, points; None if only reported.
+    # Largest change of Spearman and Pearson, points; unset if only reported.
     score_limit: float | None = None
     color: str  # in figures, from Okabe and Ito's colour-blind palette
 
@@ -268,7 +268,7 @@ def say_halved(size: int, half: int) -> None:
 
 
 def watch_processor() -> Callable[[], float | None]:
-    """Return a function that measures other processes' CPU share since now, 0 … 1; None unless on Linux."""
+    """Return a function that measures other processes' CPU share since now, 0 … 1 (Linux only)."""
     start = _processor_seconds()
 
     def others() -> float | None:

@@ -98,7 +98,7 @@ def check_settings(settings: Any) -> None:
 
 
 def check_number(name: str, value: Any, allowed: Bounds) -> Any:
-    """Return a checked value as int or float; None stays. Raises `UsageError`."""
+    """Return the checked value as int or float. Raises `UsageError`."""
     if value is None:
         return None
     if not allowed.holds(value):
