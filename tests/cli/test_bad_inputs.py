@@ -167,18 +167,18 @@ contrast m --data good.csv --objective in-batch --texts raw.txt | train on raw t
 contrast m --data good.csv --objective dropout --triplets x.csv | train on pairs
 contrast m --data good.csv --objective dropout --texts raw.txt --triplet-columns x,y | --triplet-columns works only with
 contrast m --data good.csv --objective in-batch --layer 9 --triplets triplets.csv | Layer 9 does not exist
-contrast m --data good.csv --remove-pooler --pooling mean --no-mlp | no pooler that could be removed
+contrast m --data good.csv --remove-pooler --pooling mean --no-mlp | no pooler to remove
 contrast m --data good.csv --remove-pooler --pooling mean-attention | use --pooling layer-attention with --attend both
 contrast m --data good.csv --pooling cls-attention --attend mean | --attend works only with --pooling layer-attention
 contrast m --data good.csv --objective in-batch --sentences raw.txt --remove-pooler | --sentences works only with kept
 contrast m --data good.csv --triplets triplets.csv --triplet-columns anchor | two or three are needed
 contrast m --data good.csv --objective in-batch --triplets odd/mr.csv | Call the columns anchor, positive
 contrast m --data good.csv --objective in-batch --hard-negative-weight 1 | Leave --hard-negative-weight out
-contrast m --data good.csv --objective in-batch --masked-share 0.2 | does not go with --masked-share 0.2.
+contrast m --data good.csv --objective in-batch --masked-share 0.2 | does not use --masked-share 0.2.
 contrast m --data good.csv --objective triplet | Use one of: in-batch, dropout, diffcse, hard-negatives
 contrast m --data good.csv --objective dropout --generator mini-bert | works only with --objective diffcse
 contrast m --data good.csv --objective dropout --dropout 0 | both copies of a text are the same
-contrast m --data good.csv --objective diffcse --epochs 1 | has no head that fills in hidden words
+contrast m --data good.csv --objective diffcse --epochs 1 | has no pretrained head for masked tokens
 contrast mini-bert --data good.csv --objective dropout --texts raw.txt | Use --dropout 0.1
 freeze gpt2 --data good.csv --steps autoencoder | No raw sentences
 freeze gpt2 --data good.csv --steps mlp | 'mlp'

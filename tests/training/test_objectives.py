@@ -134,7 +134,7 @@ def test_help_and_errors_list_the_new_row_and_each_method_takes_its_own(row, con
         with pytest.raises(DataError):
             row.check_targets(dataclasses.replace(data, dev=wrong))
     for given in ({"objective": "dropout", "temperature": 0.1}, {"objective": "close", "mlp": False}):
-        with pytest.raises(UsageError, match=f"The objective {given['objective']} does not go with"):
+        with pytest.raises(UsageError, match=f"The objective {given['objective']} does not use"):
             ContrastiveSettings(**given)
     with pytest.raises(UsageError, match="'cosine'"):
         ContrastiveSettings(objective="cosine")

@@ -1,4 +1,4 @@
-"""Training before TMFT: masked words of domain text (DAPT, Gururangan et al. 2020), or word pairs."""
+"""Training before TMFT: masked language modelling on domain text (DAPT, Gururangan et al. 2020), or word pairs."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -28,14 +28,14 @@ from truncate_kit.training.settings import AdaptationSettings, TrainingSettings,
 
 
 class _GivenStates(nn.Module):
-    """Replace the backbone, and return the given states."""
+    """Stand-in for the backbone that returns the given states."""
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> BaseModelOutput:
         return BaseModelOutput(last_hidden_state=inputs_embeds)
 
 
 class MaskedHead(nn.Module):
-    """Map states (m, d) to logits (m, v); tied to the encoder's word embeddings."""
+    """Masked-language head: states (m, d) to logits (m, v), tied to the encoder's word embeddings."""
 
     def __init__(self, model: nn.Module, pretrained: bool) -> None:
         super().__init__()
@@ -48,20 +48,20 @@ class MaskedHead(nn.Module):
 
 
 def load_masked_head(encoder: Encoder) -> MaskedHead:
-    """Load the checkpoint's head over the states of `encoder`, which may be truncated.
+    """Load the checkpoint's masked-language head for `encoder`, truncated or not.
 
-    The head is new, by torch's global seed, if the checkpoint lacks one (an ELECTRA discriminator, a sentence encoder)
-    or other word embeddings. Raises `ModelError` for a family without masked words.
+    If the checkpoint lacks a head (ELECTRA discriminators, sentence encoders) or its word embeddings differ, a new head
+    is drawn from torch's global seed. Raises `ModelError` for a family without masked language modelling.
     """
     if type(encoder.backbone.config) not in AutoModelForMaskedLM._model_mapping:
-        hint = "Adapt a bert-, electra- or deberta-like model, or leave this prior out."
-        raise ModelError(f"A {encoder.family.name} model predicts the next word, not masked ones.", hint=hint)
+        hint = "Use a BERT-, ELECTRA- or DeBERTa-like model, or leave this prior out."
+        raise ModelError(f"A {encoder.family.name} model predicts the next token, not masked tokens.", hint=hint)
     model, pretrained = _masked_model(encoder)
     embeddings = encoder.backbone.get_input_embeddings()
     setattr(model, model.base_model_prefix, encoder.backbone)
     model.tie_weights()
     states = _GivenStates()
-    if hasattr(model, "lm_predictions"):  # DeBERTa's head asks for them
+    if hasattr(model, "lm_predictions"):  # DeBERTa's head reads the embeddings
         states.embeddings = nn.Module()
         states.embeddings.word_embeddings = embeddings
     setattr(model, model.base_model_prefix, states)
@@ -69,7 +69,7 @@ def load_masked_head(encoder: Encoder) -> MaskedHead:
 
 
 def masked_head_digest(encoder: Encoder) -> str:
-    """Return the SHA-256 of the checkpoint's head; a new one follows from encoder and seed."""
+    """Return the SHA-256 of the checkpoint's head; a new head hashes as empty."""
     with torch.random.fork_rng(devices=[]):
         head = load_masked_head(encoder)
     return sha256_of(weight_parts(head.model.state_dict() if head.pretrained else {}))
@@ -78,7 +78,7 @@ def masked_head_digest(encoder: Encoder) -> str:
 def _masked_model(encoder: Encoder) -> tuple[Any, bool]:
     """Return the masked language model, and whether its head comes from the checkpoint."""
     config, ours = encoder.backbone.config, next(encoder.backbone.get_input_embeddings().parameters())
-    # transformers reads the names in DeBERTa's head only when asked to.
+    # Some DeBERTa heads load only with legacy=False.
     variants = ({}, {"legacy": False}) if hasattr(config, "legacy") else ({},)
     for variant in variants:
         try:
@@ -90,7 +90,7 @@ def _masked_model(encoder: Encoder) -> tuple[Any, bool]:
         except (ModelError, OSError):
             break
         whole = all(key.startswith(f"{model.base_model_prefix}.") for key in report["missing_keys"])
-        # A head fits no other word embeddings.
+        # The head needs its own word embeddings.
         if whole and torch.equal(model.get_input_embeddings().weight.cpu(), ours.cpu()):
             return model, True
     with quiet_transformers():
@@ -106,11 +106,11 @@ SCORED_BATCH = 64
 def mask_tokens(
     input_ids: Tensor, maskable: Tensor, mask_id: int, vocabulary: int, generator: torch.Generator, share: float
 ) -> tuple[Tensor, Tensor]:
-    """Hide tokens as BERT does (Devlin et al. 2019, section 3.1).
+    """Mask tokens as in BERT (Devlin et al. 2019, section 3.1).
 
-    Each maskable token (b, t) is chosen with a chance of `share`, at least one in each row; of the chosen, 80 % become
-    `mask_id`, 10 % any id below `vocabulary`, 10 % stay. Return new ids and labels, (b, t) each; labels are the old id
-    of chosen tokens, else -100.
+    Each maskable token (b, t) is chosen with probability `share`, at least one per row; 80 % of the chosen become
+    `mask_id`, 10 % a random id below `vocabulary`, 10 % stay. Return new ids and labels, (b, t) each; labels hold the
+    old ids of chosen tokens, else -100.
     """
     shape = input_ids.shape
     draw = torch.rand(shape, generator=generator).masked_fill(~maskable, 2.0)
@@ -125,30 +125,30 @@ def mask_tokens(
 
 
 Hidden = tuple[Tensor, Tensor]
-"""Hidden tokens of a batch (b, t): places in the flattened batch, and their ids, (m,) each."""
+"""Masked tokens of a batch: positions in the flattened batch (b, t) and original ids, (m,) each."""
 
 
 def hidden_words(labels: Tensor) -> Hidden:
-    """Take hidden tokens from labels of `mask_tokens`."""
+    """Return the masked tokens given labels of `mask_tokens`."""
     places = (labels.flatten() != IGNORED).nonzero().squeeze(1)
     return places, labels.flatten()[places]
 
 
 def hidden_states_at(encoder: Encoder, batch: Batch, places: Tensor) -> Tensor:
-    """Return the token states (m, d) at places of the flattened batch."""
+    """Return the token states (m, d) at `places` in the flattened batch."""
     return encoder.token_states(**batch).flatten(0, 1).index_select(0, places)
 
 
 def masked_batch(
     encoder: Encoder, ids: Sequence[Ids], generator: torch.Generator, share: float = MASKED_SHARE
 ) -> tuple[Batch, Hidden]:
-    """Pad texts with a share of their tokens hidden; return the batch and these tokens on the encoder's device.
+    """Pad texts and mask a share of their tokens; return batch and masked tokens on the encoder's device.
 
-    Raises `ModelError` without a mask token.
+    Raises `ModelError` if the tokenizer has no mask token.
     """
     tokenizer = encoder.reader.tokenizer
     if tokenizer.mask_token_id is None:
-        hint = "Adapt a model that was made with one."
+        hint = "Use a model with a mask token."
         raise ModelError(f"The tokenizer of {encoder.name} has no mask token.", hint=hint)
     batch, vocabulary = encoder.padded(ids), int(encoder.backbone.config.vocab_size)
     special = torch.isin(batch["input_ids"], torch.tensor(tokenizer.all_special_ids))
@@ -156,7 +156,7 @@ def masked_batch(
     shown, labels = mask_tokens(
         batch["input_ids"], maskable, int(tokenizer.mask_token_id), vocabulary, generator, share
     )
-    places, words = hidden_words(labels)  # here, as a GPU would have to wait
+    places, words = hidden_words(labels)  # on the CPU, to avoid a GPU sync
     sent = encoder.moved(batch | {"input_ids": shown, "places": places, "words": words})
     return sent, (sent.pop("places"), sent.pop("words"))
 
@@ -165,14 +165,14 @@ Objective = Callable[[Encoder, Any, Batch, Hidden], Tensor]
 
 
 def masked_loss(encoder: Encoder, head: MaskedHead, batch: Batch, hidden: Hidden, reduction: str = "mean") -> Tensor:
-    """Return the cross entropy (nats) of the hidden tokens, the only ones that the head sees."""
+    """Return the cross entropy (nats) of the masked tokens; the head computes only these."""
     places, words = hidden
     states = hidden_states_at(encoder, batch, places)
     return nn.functional.cross_entropy(head(states).float(), words, reduction=reduction)
 
 
 class MaskedTexts(Examples):
-    """Raw texts with other tokens hidden each time."""
+    """Raw texts, masked anew in each batch."""
 
     def __init__(
         self,
@@ -181,8 +181,8 @@ class MaskedTexts(Examples):
         head: nn.Module,
         *,
         objective: Objective = masked_loss,
-        part: int | None = None,  # texts computed together, by default all
-        group: Group = ALONE,  # shares the parts of every batch
+        part: int | None = None,  # texts per forward pass, by default all
+        group: Group = ALONE,  # processes that share every batch
     ) -> None:
         super().__init__(ids)
         self._part, self._group = part or len(ids), group
@@ -190,13 +190,13 @@ class MaskedTexts(Examples):
         self._objective = objective
 
     def texts(self) -> Sequence[Ids]:
-        """Keep the whole vocabulary: any id may replace a hidden token."""
+        """Return nothing, to keep the whole vocabulary: any id may replace a masked token."""
         return ()
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return the loss of this process's share, part by part; maybe 0."""
+        """Return the loss of this process's parts of the batch; 0 without parts."""
         parts = [batch[start : start + self._part] for start in range(0, len(batch), self._part)]
-        # Seeds as one process alone would draw them: any number of processes hides the same tokens.
+        # All processes share the seeds, so masks do not depend on the number of processes.
         seeds = self._group.agree([int(torch.randint(2**62, ())) for _ in parts])
         own = self._group.share(list(zip(parts, seeds, strict=True)))
         losses = []
@@ -208,9 +208,9 @@ class MaskedTexts(Examples):
 
 
 class MaskedEvaluator(Evaluator):
-    """Minus the masked cross entropy (nats per token), always with the same tokens hidden.
+    """Evaluator of the negative masked cross entropy (nats per token), with fixed masks.
 
-    Raises `DataError` if there is no token to hide.
+    Raises `DataError` if no token can be masked.
     """
 
     def __init__(self, encoder: Encoder, ids: list[Ids], head: MaskedHead) -> None:
@@ -219,13 +219,13 @@ class MaskedEvaluator(Evaluator):
         self.batches = [masked_batch(encoder, [ids[place] for place in chunk], generator) for chunk in chunks]
         if not any(len(words) for _, (_, words) in self.batches):
             raise DataError(
-                "No word of the held-out texts can be hidden: all are special or unknown to the tokenizer.",
+                "No token of the held-out texts can be masked: all are special or unknown to the tokenizer.",
                 hint="Give texts in a language and script that the model knows.",
             )
 
     @torch.inference_mode()
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Return minus the mean loss; no Pearson."""
+        """Return the negative mean loss, and None for Pearson."""
         total, count = 0.0, 0
         with evaluating(encoder), evaluating(self._head):
             for batch, hidden in self.batches:
@@ -242,7 +242,7 @@ MICRO_BATCH = 32  # eight forward passes per batch of 256, as in the TMFT paper
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptationResult(Result):
-    """The outcome of an adaptation."""
+    """Result of `adapt`."""
 
     layer: int
     num_texts: int
@@ -264,22 +264,22 @@ def adapt(
     group: Group = ALONE,
     progress: ProgressOption = False,
 ) -> tuple[Encoder, AdaptationResult]:
-    """Train a copy of `encoder`, cut at `layer`, and a head over it to fill in masked words.
+    """Train a copy of `encoder`, cut at `layer`, by masked language modelling.
 
     The epoch with the lowest loss on held-out texts (5 %, at most 2,000) is kept.
 
     Args:
-        encoder: The model; it is not changed.
+        encoder: Model; stays unchanged.
         texts: Raw texts.
-        settings: How it learns.
-        layer: Where to cut; by default the last layer.
-        checkpoint: Continue from there after a kill.
+        settings: Training settings.
+        layer: Layer to cut at; by default the last layer.
+        checkpoint: Path to save to and resume from.
         group: Processes that train together.
-        progress: True draws bars and logs; else called as the work goes on.
+        progress: True shows bars and logs; a callable receives every step.
 
     Raises:
-        DataError: There are too few texts.
-        ModelError: The model has no mask token, or predicts the next word.
+        DataError: Too few texts, or no token can be masked.
+        ModelError: The model has no mask token, or predicts the next token.
     """
     settings, texts = settings or AdaptationSettings(), list(dict.fromkeys(listed_texts(texts)))
     same = {name: getattr(settings, name) for name in ("epochs", "batch_size", "precision")}
@@ -318,9 +318,9 @@ def adapted(
     group: Group = ALONE,
     progress: Progress = silent,
 ) -> tuple[Encoder, AdaptationResult]:
-    """Call `adapt`, or read what an earlier call with the same model, texts and settings left in `out`.
+    """Call `adapt`, or load the stored result of the same model, texts and settings from `out`.
 
-    The leading process writes `out`, all see it. Raises `FileProblemError` if it cannot, or another one works there.
+    Only the leading process writes `out`. Raises `FileProblemError` if `out` is not writable or in use.
     """
     settings = settings or AdaptationSettings()
     settled = replace(settings, learning_rate=settings.rate(encoder.width)).to_json()
@@ -333,7 +333,7 @@ def adapted(
             model = store.encoder(_NAME, encoder.device)
             model.name, model.seen, model.trained = encoder.name, encoder.seen, encoder.trained
             return model, result
-        checkpoint = store.checkpoint(_NAME, str(group.size))  # has random numbers of every process
+        checkpoint = store.checkpoint(_NAME, str(group.size))  # holds every process's random state
         model, result = adapt(
             encoder, texts, settings, layer=layer, checkpoint=checkpoint, group=group, progress=progress
         )
@@ -341,12 +341,12 @@ def adapted(
 
 
 class WordPrior:
-    """TMFT on word pairs before sentences: batch 128, 50 epochs, the best on dev kept, as in the paper.
+    """TMFT on word pairs before sentence pairs; by default as in the paper: batch 128, 50 epochs, best dev kept.
 
     Args:
         full: The encoder before truncation, for its tokenizer.
         words: Word pairs.
-        settings: How they are learned.
+        settings: Training settings.
 
     Raises:
         DataError: The word pairs are unusable.
@@ -357,7 +357,7 @@ class WordPrior:
         self._task, self._words = LabelledTask(full, words), words
 
     def fingerprint(self) -> str:
-        """Return an id of the words and settings."""
+        """Return an id of word pairs and settings."""
         return f"words {self._words.fingerprint()} {self.settings.to_json()}"
 
     def learned(self, seed: int) -> Keys:
@@ -367,7 +367,7 @@ class WordPrior:
     def train(
         self, encoder: Encoder, seed: int, *, checkpoint: Path | None = None, progress: Progress = silent
     ) -> float:
-        """Train `encoder` in place on the seed's words; return its dev score in points."""
+        """Train `encoder` in place on the seed's word pairs; return the best dev score in points."""
         examples, dev, _ = self._task.trial(encoder, seed)
         run, task = TrainingRun(encoder, examples, dev, self.settings, seed=seed), f"words at layer {encoder.depth}"
         task += f", seed {seed}, {_epochs(self.settings)}"

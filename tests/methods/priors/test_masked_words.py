@@ -168,10 +168,10 @@ def test_a_checkpoint_with_a_head_is_not_given_the_adaptation_of_one_without(tin
 
 
 def test_what_cannot_be_adapted_is_said(tiny_folder):
-    with pytest.raises(ModelError, match="predicts the next word"):
+    with pytest.raises(ModelError, match="predicts the next token"):
         adapt(load_encoder(tiny_folder("gpt2")), TEXTS, SHORT)
     encoder = load_encoder(tiny_folder("bert"))
-    with pytest.raises(DataError, match="No word of the held-out texts can be hidden"):
+    with pytest.raises(DataError, match="No token of the held-out texts can be masked"):
         adapt(encoder, [f"\u2665{number}" for number in range(60)])
     with pytest.raises(DataError, match="Only 3 distinct texts"):
         adapt(encoder, ["a", "b", "c", "a"], SHORT)

@@ -1,4 +1,4 @@
-"""Contrastive training of one model at one layer: pooler, examples, and a stored trial for each seed."""
+"""Contrastive training of one model at one layer, with one stored trial per seed."""
 
 import contextlib
 import copy
@@ -40,12 +40,12 @@ from truncate_kit.training.settings import OBJECTIVES, TrainingSettings, Trial, 
 
 
 def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: int) -> Encoder:
-    """Cut the encoder at the layer of `settings`, under a fresh pooler drawn from `seed`. Raises `UsageError`."""
+    """Return the encoder cut at `settings.layer`, with a new pooler seeded by `seed`. Raises `UsageError`."""
     cut = truncate(encoder, encoder.depth if settings.layer is None else settings.layer)
     _check_suits(cut, settings)
-    cut.heads = None  # they would replace the pooler
+    cut.heads = None  # heads would replace the pooler
     cut.pool_with(None)
-    token: Literal["cls", "last"] = "last" if cut.family.decoder else "cls"  # it has seen the whole text
+    token: Literal["cls", "last"] = "last" if cut.family.decoder else "cls"  # the last token attends to the whole text
     cut.pooling = "mean" if settings.pooling in MEANS else token
     torch.manual_seed(seed)
     width, wide = cut.width, 2 if settings.pooling in ("concat", "mean-first-last") else 1
@@ -58,9 +58,9 @@ def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: i
         cut.pooling = "concat"
     elif settings.pooling == "mean-first-last":
         cut.pool_with(LayerPooling(width, layers=(0, cut.depth), over="mean", last=True))
-    # Only a final Normalize fits the new vectors.
+    # Keep only a final Normalize of the old tail.
     tail = _normalize(encoder)
-    if settings.mlp and settings.pooling != "layer-attention":  # has its own MLP
+    if settings.mlp and settings.pooling != "layer-attention":  # layer attention has its own MLP
         dense = Dense(wide * width, width, bias=True, activation="Tanh")
         nn.init.normal_(dense.linear.weight, std=0.02)  # as in the transformer's layers
         nn.init.zeros_(dense.linear.bias)
@@ -75,9 +75,9 @@ def _check_suits(encoder: Encoder, settings: ContrastiveSettings) -> None:
     if encoder.depth == 0 and settings.pooling != "mean":
         problem = "At layer 0 every text has the same CLS state: only mean pooling can be trained."
     elif settings.pooling in ("first-last", "mean-first-last") and family.final_norm is not None:
-        problem = f"A {family.name} model ends in a norm that its embeddings do not go through."
+        problem = f"A {family.name} model normalises its last layer but not its embeddings: the two cannot be combined."
     elif settings.pooling == "concat" and family.decoder:
-        problem = f"The first token of a {family.name} model attends to itself only, so it cannot serve as CLS."
+        problem = f"The first token of a {family.name} model attends only to itself and cannot serve as CLS."
     if problem:
         raise UsageError(problem, hint="Use mean or layer-attention as `pooling`, and a `layer` from 1 on.")
 
@@ -85,8 +85,8 @@ def _check_suits(encoder: Encoder, settings: ContrastiveSettings) -> None:
 def _set_dropout(encoder: Encoder, settings: ContrastiveSettings) -> None:
     """Set the training dropout of `settings` in place.
 
-    Modules that a class builds only with dropout, as ModernBERT's after attention, are not added. Raises
-    `UsageError` if an objective needs dropout and there is none.
+    Dropout modules that the model was built without (ModernBERT after attention) are not added. Raises `UsageError`
+    if the objective needs dropout and all probabilities are 0.
     """
     modules: list[Any] = list(encoder.backbone.modules())
     name = "attention_dropout"
@@ -96,8 +96,8 @@ def _set_dropout(encoder: Encoder, settings: ContrastiveSettings) -> None:
         setattr(module, field, settings.dropout)
     if OBJECTIVES[settings.objective].data == "texts" and not any(getattr(*place) for place in places):
         raise UsageError(
-            f"{encoder.name} drops no units in training, so that both copies of a text are the same.",
-            hint="Use `dropout=0.1` and some of its layers, or another `objective`.",
+            f"{encoder.name} trains without dropout, so both copies of a text are identical.",
+            hint="Use `dropout=0.1` with a `layer` from 1 on, or another `objective`.",
         )
 
 
@@ -106,18 +106,18 @@ def _normalize(encoder: Encoder) -> list[nn.Module]:
 
 
 def remove_pooler(encoder: Encoder) -> Encoder:
-    """Take off, in place, the pooler and all modules trained beside the blocks.
+    """Remove the pooler and the tail (except a final Normalize), in place.
 
-    Attention and concatenations leave their first state: the top CLS (a decoder's last token), or the top mean.
+    Layer attention and concatenations then use the last layer's CLS (a decoder's last token) or mean.
     """
     if encoder.pooler is not None or encoder.pooling == "concat":
-        encoder.pool_with(None)  # `pooling` is how the pooler read a single layer
+        encoder.pool_with(None)  # `pooling` then applies to the last layer
     encoder.tail = nn.Sequential(*_normalize(encoder))
     return encoder
 
 
 class BareEvaluator(PairEvaluator):
-    """Scores an encoder as if its pooler were removed, without changing it."""
+    """Evaluator of an encoder without its pooler, which is restored afterwards."""
 
     def score(self, encoder: Encoder) -> Scores:
         """Return the scores of the encoder without its pooler."""
@@ -136,9 +136,9 @@ _BATCH = 32
 
 @torch.inference_mode()
 def layer_weights(encoder: Encoder, texts: Sequence[str]) -> LayerWeights:
-    """Return the attention of each text's pooling over the layers, averaged over its queries.
+    """Return each text's attention weights over the layers, averaged over attention queries.
 
-    Raises `UsageError` for an encoder without layer-wise attention, `DataError` without texts.
+    Raises `UsageError` if the encoder does not use layer attention, `DataError` if `texts` is empty.
     """
     if not isinstance(encoder.pooler, LayerAttentionPooling):
         raise UsageError(
@@ -146,7 +146,7 @@ def layer_weights(encoder: Encoder, texts: Sequence[str]) -> LayerWeights:
             hint='Train it with `finetune_contrastive()` and `pooling="layer-attention"`.',
         )
     if not texts:
-        raise DataError("No texts are given to show attention on.", hint="Give at least one text.")
+        raise DataError("No texts were given.", hint="Give at least one text.")
     rows: list[tuple[float, ...]] = []
     with evaluating(encoder):
         for start in range(0, len(texts), _BATCH):
@@ -158,9 +158,9 @@ def layer_weights(encoder: Encoder, texts: Sequence[str]) -> LayerWeights:
 
 
 class Discriminator(nn.Module):
-    """Finds replaced tokens of a text, given its vector in place of the first token's embedding.
+    """Detector of replaced tokens; the sentence vector replaces the first token's embedding.
 
-    Starts as a copy of the trained blocks; no part of the sentence vector.
+    Initialised from the encoder's blocks; not part of the saved model.
     """
 
     def __init__(self, encoder: Encoder) -> None:
@@ -172,10 +172,10 @@ class Discriminator(nn.Module):
         nn.init.zeros_(self.replaced.bias)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor, vectors: Tensor) -> Tensor:
-        """Return logits (b, t, 2) of ids and mask (b, t), given vectors (b, d)."""
+        """Return logits (b, t, 2) for ids and mask (b, t) and sentence vectors (b, d)."""
 
         def place(_: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-            hook.remove()  # shared blocks are one module, called again
+            hook.remove()  # with shared weights, the same block runs again
             states: Tensor = inputs[0] if inputs else options.pop("hidden_states")
             states = torch.cat([vectors.to(states.dtype).unsqueeze(1), states[:, 1:]], dim=1)
             return (states, *inputs[1:]), options
@@ -188,9 +188,9 @@ class Discriminator(nn.Module):
 
 
 def replaced_loss(logits: Tensor, replaced: Tensor, mask: Tensor, tokens: int | None = None) -> Tensor:
-    """Return the cross entropy in nats of `logits` (b, t, 2) over real tokens of `mask` (b, t); 0-d.
+    """Return the cross entropy (nats, 0-d) of `logits` (b, t, 2) over the unpadded tokens of `mask` (b, t).
 
-    The sum is divided by `tokens`, for a part of a batch, or by the real tokens.
+    The sum is divided by `tokens` (for a part of a batch), by default the number of unpadded tokens.
     """
     terms = nn.functional.cross_entropy(logits.float().transpose(1, 2), replaced, reduction="none")
     seen = mask.to(terms.dtype)
@@ -200,9 +200,9 @@ def replaced_loss(logits: Tensor, replaced: Tensor, mask: Tensor, tokens: int | 
 class DifferenceTexts(ContrastiveTexts):
     """Raw texts for DiffCSE: equation 7 plus `weight` × `replaced_loss` of both copies of each text.
 
-    Other than in Chuang et al. 2022 the generator, frozen, is by default the model itself, not DistilBERT; only hidden
-    words are replaced, at least one a text, by the likeliest; the loss is a mean over real tokens. Raises `UsageError`
-    for a generator without its own head or with another vocabulary.
+    Differs from Chuang et al. 2022: the frozen generator is by default the model itself, not DistilBERT; only masked
+    tokens are replaced, at least one per text, each by the likeliest token; the loss is a mean over unpadded tokens.
+    Raises `UsageError` if the generator lacks a pretrained masked-language head or uses another vocabulary.
     """
 
     def __init__(
@@ -213,31 +213,31 @@ class DifferenceTexts(ContrastiveTexts):
         *,
         temperature: float,
         weight: float,
-        share: float,  # of hidden tokens
+        share: float,  # of masked tokens
         group: Group = ALONE,
     ) -> None:
         super().__init__([ids, ids], temperature=temperature, group=group)
         self._generator, self._words = generator, load_masked_head(generator)
         same = generator.reader.tokenizer.get_vocab() == encoder.reader.tokenizer.get_vocab()
         if not same or not self._words.pretrained:
-            problem = "has no head that fills in hidden words" if same else f"has other words than {encoder.name}"
-            hint = "Give a masked language model with the same tokenizer as `generator`."
+            problem = "has no pretrained head for masked tokens" if same else f"and {encoder.name} use different vocabularies"
+            hint = "As `generator`, give a masked language model with the same tokenizer."
             raise UsageError(f"{generator.name} {problem}.", hint=hint)
         self._weight, self._share = weight, share
         self.discriminator = Discriminator(encoder).to(encoder.device)
         self.head: nn.Module | None = self.discriminator
 
     def texts(self) -> Sequence[Ids]:
-        """Keep the whole vocabulary, as the generator can insert any id."""
+        """Return nothing, to keep the whole vocabulary: the generator can insert any id."""
         return ()
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return both losses of the texts at the given places."""
+        """Return the weighted sum of both losses for the given indices."""
         own = self._group.share(batch)
         ids = self.ids(own)
         vectors = encoded(encoder, ids)
         loss = self._loss_of(vectors, len(batch))
-        seed = int(torch.randint(2**62, ()))  # from torch's generator, which checkpoints keep
+        seed = int(torch.randint(2**62, ()))  # checkpoints store torch's generator
         if not own:
             return loss
         inputs, hidden = masked_batch(encoder, ids, torch.Generator().manual_seed(seed), self._share)
@@ -248,7 +248,7 @@ class DifferenceTexts(ContrastiveTexts):
 
     @torch.no_grad()
     def _filled(self, batch: Batch, hidden: Hidden) -> tuple[Tensor, Tensor]:
-        """Return ids (b, t) with the likeliest word at each hidden place, and 1 at each changed place (b, t)."""
+        """Return ids with the likeliest token at each masked position, and 1 at each changed one; (b, t) each."""
         places, words = hidden
         with evaluating(self._generator), evaluating(self._words):
             likeliest = self._words(hidden_states_at(self._generator, batch, places)).argmax(dim=-1)
@@ -274,24 +274,24 @@ def finetune_contrastive(
     progress: ProgressOption = False,
     stage_done: StageDone | None = None,
 ) -> ContrastiveResult:
-    """Train `encoder`, cut at a layer, with a pooling and a contrastive objective; save the best weights on dev.
+    """Train a truncated copy of `encoder` contrastively; save the weights with the best dev score.
 
     Args:
-        encoder: Unchanged.
-        rows: Anchors, positives and, for `hard-negatives`, negatives; `raw_texts` makes them for `dropout`.
-        data: Graded pairs: dev for training, test once per seed.
-        out: Gets `lean/`, `contrastive.json` and `trials/`; the same call continues there after a kill.
+        encoder: Model to truncate; stays unchanged.
+        rows: Anchors, positives and, for `hard-negatives`, negatives; `raw_texts` builds rows for `dropout`.
+        data: Graded pairs: dev selects checkpoint and seed; test is scored once per seed.
+        out: Output folder for `lean/`, `contrastive.json` and `trials/`; repeat the call to resume.
         settings: Settings of the run.
-        generator: Fills in words for `diffcse`, frozen; by default a copy of `encoder`.
+        generator: Frozen generator for `diffcse`; by default `encoder`.
         group: Processes that train together.
-        progress: True draws bars and logs; a callable hears of every step.
+        progress: True shows bars and logs; a callable receives every step.
         stage_done: See `TrainingRun.train`.
 
     Raises:
-        UsageError: Model and settings do not fit.
-        DataError: Rows or pairs are missing.
+        UsageError: The model does not support the settings.
+        DataError: Rows or dev pairs are missing or unusable.
         LayerOutOfRangeError: The layer does not exist.
-        LayerNotHeldError: A model cut there cannot be saved exactly.
+        LayerNotHeldError: A model cut at the layer cannot be saved exactly.
         FileProblemError: `out` is not writable or in use.
         DivergedError: A seed diverged; the others are kept.
     """
@@ -299,7 +299,7 @@ def finetune_contrastive(
     dev = _checked_dev(data)
     columns, fills, out = _columns(rows, settings), generator or encoder, local_path(out)
     training = settings.training(encoder.family.recipe, encoder.width)
-    depth = poolable_encoder(encoder, settings, seed=0).depth  # refuses what does not suit
+    depth = poolable_encoder(encoder, settings, seed=0).depth  # raises if the model does not support the settings
     plain = settings.to_dict() | {"seeds": (), "layer": depth}
     parts = [repr(plain), training.to_json(), rows.fingerprint(), data.fingerprint(), str(group.size)]
     if OBJECTIVES[settings.objective].fills_words:
@@ -307,7 +307,7 @@ def finetune_contrastive(
     store = RunStore(out / "trials", run_key(encoder, *parts), {"model": encoder.name, "contrastive": plain})
 
     def trial(seed: int, *, again: bool = False) -> Trial:
-        """Return the trial of this seed; run it if it is missing, or `again`."""
+        """Return the trial of `seed`; run it if missing or `again`."""
         name = trial_name(depth, seed, training.epochs)
         found = group.agree(store.read(name, Trial) if group.leads and not again else None)
         if found is None:
@@ -324,7 +324,7 @@ def finetune_contrastive(
             held.enter_context(output_folder(out, encoder, "lean"))
             held.enter_context(store.open())
         run_trials((f"Seed {seed}", partial(trial, seed)) for seed in settings.seeds)
-        # A shorter run drops no seed.
+        # Keep seeds of earlier calls.
         finished = store.all(Trial).values() if group.leads else ()
         trials = group.agree(sorted(finished, key=lambda trial: trial.seed))
         best = max(trials, key=lambda one: (one.dev, -one.seed))
@@ -339,16 +339,16 @@ def finetune_contrastive(
             lean.name, lean.seen = encoder.name, merged(encoder.seen, keys_of(dev, rows.pairs()))
             origin = origin_of("contrast", encoder, lean, data=data, settings=settings.to_dict())
             save_encoder(lean, out / "lean", model_card=result.card(lean, origin), origin=origin)
-            for place in (store.folder, out):  # results of other data or settings stay in their store
+            for place in (store.folder, out):  # the store keeps results that a later call replaces in `out`
                 result.write(place / RESULT_FILES["contrast"])
             store.forget_weights({best.name})
     return cast(ContrastiveResult, group.agree(result))
 
 
 def _checked_dev(data: PairSplits) -> PairSet:
-    """Return dev. Raises `DataError` without it, or for pairs that cannot be ranked."""
+    """Return the dev pairs. Raises `DataError` if dev is missing or pairs cannot be ranked."""
     if data.dev is None:
-        raise DataError(f"{data.name} has no dev split to choose by.", hint="Give a folder with dev and test files.")
+        raise DataError(f"{data.name} has no dev split to select checkpoints.", hint="Give a folder with dev and test files.")
     for pairs in filter(None, (data.dev, data.test)):
         pairs.check_graded()
         pairs.check_ranked()
@@ -358,8 +358,8 @@ def _checked_dev(data: PairSplits) -> PairSet:
 def _columns(rows: TripletSet, settings: ContrastiveSettings) -> list[list[str]]:
     """Return anchors, positives and, if needed, negatives. Raises `DataError`."""
     if len(rows) < FEWEST_ROWS:
-        problem = f"{rows.name} gives {len(rows)} row: nothing to contrast it with. {rows.note}".rstrip()
-        raise DataError(problem, hint='Give some thousand rows; `objective="in-batch"` makes the most of NLI pairs.')
+        problem = f"Rows in {rows.name}: {len(rows)}; at least {FEWEST_ROWS} are needed. {rows.note}".rstrip()
+        raise DataError(problem, hint='Give thousands of rows; `objective="in-batch"` builds most rows from NLI pairs.')
     columns = [[row[0] for row in rows.rows], [row[1] for row in rows.rows]]
     if OBJECTIVES[settings.objective].data == "negatives":
         negatives = [row[2] for row in rows.rows if len(row) == 3]
@@ -395,7 +395,7 @@ def _train(
     group: Group,
     **running: Any,
 ) -> Trial:
-    """Train `encoder` in place, and score it as it will be saved; `running` goes to `TrainingRun.train`."""
+    """Train `encoder` in place and score its saved form; pass `running` to `TrainingRun.train`."""
     evaluator = PairEvaluator if settings.keep_pooler else BareEvaluator
     on_dev, every = evaluator(encoder, cast(PairSet, data.dev)), settings.evaluate_every
     run = TrainingRun(encoder, examples, on_dev, training, seed=seed, evaluate_every=every, group=group)

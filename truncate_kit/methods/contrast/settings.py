@@ -1,4 +1,4 @@
-"""Settings and results of contrastive training. Importing this imports no torch."""
+"""Settings and results of contrastive training; does not import torch."""
 
 from dataclasses import dataclass, fields
 from operator import not_
@@ -43,7 +43,7 @@ MEANS = ("mean", "first-last", "mean-first-last")
 
 @dataclass(frozen=True, slots=True)
 class NamedPooling:
-    """A row of Table 2: a pooling, and the parts of its layer-wise attention."""
+    """A row of the paper's Table 2: a pooling and its layer-attention inputs."""
 
     paper: str  # name in the paper
     pooling: ContrastivePooling
@@ -67,17 +67,17 @@ TABLE_2 = {
     "attention": NamedPooling("CLS_all + AVG_all attention", "layer-attention", last_cls=False),
     "layer-attention": NamedPooling("CLS_all + AVG_all attention, CLS_last", "layer-attention"),
 }
-"""By name; settings allow further combinations of `over` and `last_cls`."""
+"""Table 2 by name; settings allow more combinations of `over` and `last_cls`."""
 
 
 LARGE_WIDTH = 1024
 
 
 def default_budget(objective: str, recipe: str, width: int) -> tuple[float, float, int]:
-    """Return rate, rate with attention, and batch size for this recipe (`Family.recipe`) and width.
+    """Return the default learning rate, rate with attention, and batch size.
 
-    From width 768 on a row of Table 4: RoBERTa-large from 1,024 on, else the recipe's base model or BERT-base. Narrower
-    models and other objectives take `scaled_learning_rate`, and the objective's batch.
+    Widths from 768 use Table 4: the RoBERTa-large row from 1,024, else the row of `recipe` (`Family.recipe`) or
+    BERT-base. Narrower models and other objectives use `scaled_learning_rate` and the objective's batch size.
     """
     row, rate = OBJECTIVES[objective], scaled_learning_rate(width)
     printed = row.rates if width >= BASE_WIDTH else {}
@@ -97,13 +97,13 @@ _USUAL_ROWS = ", ".join(f"{OBJECTIVES[name].batch_size} for {name}" for name in 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContrastiveSettings(Result):
-    """One contrastive run; most defaults come from the authors of layer-wise attention pooling.
+    """Settings of one contrastive run; most defaults follow the layer-attention paper.
 
-    Objectives: `in-batch` (equation 6), `dropout` (7), `hard-negatives` (8; the authors' code adds a
-    `hard_negative_weight` of 1) and `diffcse` (7 and replaced words). Poolings are rows of `TABLE_2`; `over`,
-    `last_cls` and `literal` go to `LayerAttentionPooling`. `batch_size` counts rows over all processes; its default and
-    the rate's come from Table 4. `evaluate_every` None is an epoch. `chunk` changes memory and time only. The best
-    seed on dev is saved, earlier ones included.
+    Objectives: `in-batch` (equation 6), `dropout` (7), `hard-negatives` (8; the authors' code uses
+    `hard_negative_weight=1`) and `diffcse` (7 plus replaced-token detection). `TABLE_2` lists the paper's poolings;
+    `over`, `last_cls` and `literal` configure `LayerAttentionPooling`. `batch_size` counts rows over all processes;
+    `default_budget` sets the default batch size and learning rate. `evaluate_every=None` evaluates once per epoch.
+    `chunk` affects only memory and time. The best seed on dev is saved, including seeds of earlier calls.
     """
 
     objective: str = setting("in-batch", f"{described('contrast')}.", TRAINING, choices=_NAMES)
@@ -126,13 +126,13 @@ class ContrastiveSettings(Result):
     keep_pooler: bool = setting(
         True, "Remove the pooler and MLP after training.", LAYERS, name="--remove-pooler", default=False, parse=not_
     )
-    layer: int | None = setting(None, "Layer to cut the model at; by default the last.", LAYERS, kind=int)
+    layer: int | None = setting(None, "Layer at which to cut the model; by default the last.", LAYERS, kind=int)
     temperature: float = setting(0.05, "Softmax temperature.", TRAINING, bounds=_TEMPERATURE)
     hard_negative_weight: float = setting(
-        0.0, "Added to the logit of a row's own negative; the authors' code: 1.", TRAINING, bounds=WEIGHT
+        0.0, "Added to the logit of a row's own negative (authors' code: 1).", TRAINING, bounds=WEIGHT
     )
     replaced_weight: float = setting(0.005, "Weight of the replaced-token loss in diffcse.", TRAINING, bounds=_REPLACED)
-    masked_share: float = setting(0.3, "Share of tokens replaced in diffcse.", TRAINING, bounds=_MASKED)
+    masked_share: float = setting(0.3, "Share of tokens masked in diffcse.", TRAINING, bounds=_MASKED)
     epochs: int | None = setting(None, f"Epochs; by default {_USUAL_EPOCHS}.", TRAINING, bounds=EPOCHS, kind=int)
     batch_size: int | None = setting(
         None, f"Rows per step; by default {_USUAL_ROWS}.", TRAINING, bounds=_ROWS, kind=int
@@ -141,11 +141,11 @@ class ContrastiveSettings(Result):
         None, "Peak learning rate; by default as in docs/papers/layer-attention.md.", TRAINING, bounds=RATE, kind=float
     )
     max_tokens: int = setting(
-        64, "Tokens per text (default in training: 64).", DATA, bounds=_TOKENS, name="--max-length", default=None
+        64, "Maximum tokens per text (default in training: 64).", DATA, bounds=_TOKENS, name="--max-length", default=None
     )
     evaluate_every: int | None = setting(100, "Steps between two evaluations on dev.", TRAINING, bounds=STEPS)
     dropout: float | None = setting(
-        None, "Share of units dropped in training; by default the model's own.", TRAINING, bounds=_DROPPED, kind=float
+        None, "Dropout probability in training; by default the model's own.", TRAINING, bounds=_DROPPED, kind=float
     )
     chunk: int | None = setting(
         None, "Texts encoded at a time, to save memory.", TRAINING, bounds=BATCH, kind=int, name="--chunk-size"
@@ -158,24 +158,24 @@ class ContrastiveSettings(Result):
         check_seeds(self.seeds)
         attends, bare = self.pooling == "layer-attention", self.pooling in ("cls", "mean", "first-last")
         if not attends and (self.over, self.last_cls, self.literal) != ("both", True, False):
-            problem = f"{self.pooling} pooling has no attention to set up."
+            problem = f"{self.pooling} pooling does not use `over`, `last_cls` or `literal`."
             raise UsageError(problem, hint='Use `pooling="layer-attention"`.')
         if not self.keep_pooler and not self.mlp and bare:
-            problem = f"{self.pooling} pooling without an MLP has no pooler that could be removed."
+            problem = f"{self.pooling} pooling without an MLP has no pooler to remove."
             raise UsageError(problem, hint="Keep the pooler.")
         if not self.keep_pooler and attends and self.over == "mean" and not self.last_cls:
             raise UsageError(
-                "Without its pooler this model gives CLS states, which attention over means alone never trains.",
+                "Without its pooler, this model returns CLS states, which attention over means does not train.",
                 hint='Keep the pooler, or use `pooling="layer-attention"` with `over="both"` or `last_cls=True`.',
             )
         for field in fields(self):
             value = getattr(self, field.name)
             if value != field.default and not OBJECTIVES[self.objective].goes_with(field.name):
-                problem = f"The objective {self.objective} does not go with `{field.name}={value!r}`."
+                problem = f"The objective {self.objective} does not use `{field.name}={value!r}`."
                 raise UsageError(problem, hint=f"Leave `{field.name}` out, or use another `objective`.")
 
     def training(self, recipe: str, width: int) -> TrainingSettings:
-        """Return the loop's settings: random batches, no warm-up, no weight decay."""
+        """Return settings of the training loop: random batches, no warm-up, no weight decay."""
         rate, attention_rate, batch_size = default_budget(self.objective, recipe, width)
         return TrainingSettings(
             objective=self.objective,
@@ -185,19 +185,19 @@ class ContrastiveSettings(Result):
             weight_decay=0.0,
             warmup=0.0,
             precision=self.precision,
-            buckets=False,  # rows of like length are easier to tell apart
+            buckets=False,  # batches by length give easier negatives
         )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContrastiveResult(Result):
-    """The outcome of `finetune_contrastive`; scores are Spearman in points, means over seeds."""
+    """Result of `finetune_contrastive`; scores are mean Spearman over seeds, in points."""
 
     model: str
-    rows: str  # in words
+    rows: str  # description
     num_rows: int
     rows_fingerprint: str
-    data: str  # in words
+    data: str  # name
     data_fingerprint: str
     settings: ContrastiveSettings
     epochs: int
@@ -206,7 +206,7 @@ class ContrastiveResult(Result):
     layer: int  # blocks kept of `depth`
     depth: int
     parameters: int  # of the saved model
-    # By seed, also of earlier calls with these settings.
+    # One per seed, including earlier calls with these settings.
     trials: tuple[Trial, ...]
     chosen_seed: int  # best on dev
     dev: float
@@ -214,9 +214,9 @@ class ContrastiveResult(Result):
     test: float | None
     test_std: float | None
     test_texts: int  # distinct test texts
-    seen: int  # of these in the training texts
+    seen: int  # test texts that are also training texts
     processes: int
-    seconds: float  # of all seeds
+    seconds: float  # of this call
     seen_before: str = ""  # test pairs the model had seen, in words
 
     @property
@@ -227,7 +227,7 @@ class ContrastiveResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights(Result):
-    """Weight of each layer in each text's vector: rows sum to 1; index 0 = embeddings."""
+    """Attention weight of each layer (0: embeddings) for each text; each row sums to 1."""
 
     model: str
     texts: tuple[str, ...]
