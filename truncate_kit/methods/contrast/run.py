@@ -220,7 +220,7 @@ class DifferenceTexts(ContrastiveTexts):
         self._generator, self._words = generator, load_masked_head(generator)
         same = generator.reader.tokenizer.get_vocab() == encoder.reader.tokenizer.get_vocab()
         if not same or not self._words.pretrained:
-            problem = "has no pretrained head for masked tokens" if same else f"and {encoder.name} use different vocabularies"
+            problem = "has no pretrained head for masked tokens" if same else f"and {encoder.name} differ in vocabulary"
             hint = "As `generator`, give a masked language model with the same tokenizer."
             raise UsageError(f"{generator.name} {problem}.", hint=hint)
         self._weight, self._share = weight, share
@@ -348,7 +348,9 @@ def finetune_contrastive(
 def _checked_dev(data: PairSplits) -> PairSet:
     """Return the dev pairs. Raises `DataError` if dev is missing or pairs cannot be ranked."""
     if data.dev is None:
-        raise DataError(f"{data.name} has no dev split to select checkpoints.", hint="Give a folder with dev and test files.")
+        raise DataError(
+            f"{data.name} has no dev split to select checkpoints.", hint="Give a folder with dev and test files."
+        )
     for pairs in filter(None, (data.dev, data.test)):
         pairs.check_graded()
         pairs.check_ranked()

@@ -141,7 +141,12 @@ class ContrastiveSettings(Result):
         None, "Peak learning rate; by default as in docs/papers/layer-attention.md.", TRAINING, bounds=RATE, kind=float
     )
     max_tokens: int = setting(
-        64, "Maximum tokens per text (default in training: 64).", DATA, bounds=_TOKENS, name="--max-length", default=None
+        64,
+        "Maximum tokens per text (default in training: 64).",
+        DATA,
+        bounds=_TOKENS,
+        name="--max-length",
+        default=None,
     )
     evaluate_every: int | None = setting(100, "Steps between two evaluations on dev.", TRAINING, bounds=STEPS)
     dropout: float | None = setting(
