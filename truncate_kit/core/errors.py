@@ -83,7 +83,7 @@ def known_name(kind: str, name: object, known: Collection[Name]) -> Name:
 
 def cannot_write(path: Path, reason: OSError) -> FileProblemError:
     """Return the error for a failed write."""
-    hint = "Free some space or choose another `out`; existing files are unchanged."
+    hint = "Free some space or name another place as `out`; existing files are unchanged."
     return FileProblemError(f"Cannot write {path}: {reason.strerror or reason}.", hint=hint)
 
 

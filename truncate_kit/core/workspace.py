@@ -306,7 +306,7 @@ class Workspace:
         if made.method == "distill" and not (same and distilled):
             raise UsageError(
                 f"{self.lean} holds the model distilled from {made.model}, which would be replaced.",
-                hint=f"Choose another `out`, or move {self.lean} away.",
+                hint=f"Name another folder as `out`, or move {self.lean} away.",
             )
         if same or any(_same(str(place), model) for place in (self.lean, self.full)):  # refused
             return None
