@@ -131,7 +131,7 @@ finetune m --data good.csv --seeds 0 | seeds
 finetune m --data good.csv --learning-rate 0 | --learning-rate 0.0 is out of range
 finetune m --data good.csv --objective guess | 'guess'
 finetune m --data good.csv --objective paraphrase | both labels 0 and 1
-finetune m --data good.csv --objective entailment | where the label can be found
+finetune m --data good.csv --objective entailment | named for the label
 finetune m --data good.csv --pooling average | 'average'
 finetune m --data good.csv --max-length 4000 | 4000
 finetune m --data good.csv --columns a,b | three different columns

@@ -68,7 +68,7 @@ def test_the_workspace_knows_what_its_own_model_has_seen(run, home, tiny_folder)
     held_out = len(divided.test)
     code, out, err = run("evaluate", "--suite", "sts", "--data", "data")
     assert code == 0, err
-    assert "scored with and without those pairs." in err
+    assert "scored with and without these pairs." in err
     found = json.loads((home / "exported/suite-sts.json").read_text())
     assert unseen(found) == held_out
 

@@ -76,7 +76,7 @@ class SearchVectors:
         if measure != "cosine" and (form.normalize or form.precision in ("int8", "binary")):
             if measure == "manhattan" or not unit:
                 raise UsageError(
-                    f"This model compares vectors by {measure}, which needs the lengths that this format loses.",
+                    f"This model compares vectors by {measure}, which needs their lengths; this format loses them.",
                     hint='Use `precision="float32"` or `precision="float16"`, and `normalize=False`.',
                 )
             measure = "cosine"
