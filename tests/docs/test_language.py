@@ -21,7 +21,7 @@ PATTERNS = {
 }
 LIMITS = {
     "pages": (0.3, 1.6, 0.4, 0.2),
-    "package": (0.3, 1.6, 0.3, 0.4),
+    "package": (0.2, 1.4, 0.3, 0.4),
 }
 PAGES = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md"), *(ROOT / "benchmarks").rglob("README.md")]
 MODULES = [path for folder in ("truncate_kit", "cli") for path in sorted((ROOT / folder).rglob("*.py"))]
