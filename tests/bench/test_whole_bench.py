@@ -166,7 +166,7 @@ def test_folders_of_models_stay_as_they_are_and_graphs_are_used_again(report, du
     model.chmod(0o755)
     other = Path(shutil.copytree(duo / "full", tmp_path / "full"))
     shutil.copytree(file.parent, other, dirs_exist_ok=True)
-    with pytest.raises(ModelError, match="was made from another model"):
+    with pytest.raises(ModelError, match="was exported from another model"):
         bench(other, **options)
 
 

@@ -177,7 +177,7 @@ contrast m --data good.csv --objective in-batch --hard-negative-weight 1 | Leave
 contrast m --data good.csv --objective in-batch --masked-share 0.2 | does not use --masked-share 0.2.
 contrast m --data good.csv --objective triplet | Use one of: in-batch, dropout, diffcse, hard-negatives
 contrast m --data good.csv --objective dropout --generator mini-bert | works only with --objective diffcse
-contrast m --data good.csv --objective dropout --dropout 0 | both copies of a text are the same
+contrast m --data good.csv --objective dropout --dropout 0 | both copies of a text are identical
 contrast m --data good.csv --objective diffcse --epochs 1 | has no pretrained head for masked tokens
 contrast mini-bert --data good.csv --objective dropout --texts raw.txt | Use --dropout 0.1
 freeze gpt2 --data good.csv --steps autoencoder | No raw sentences
