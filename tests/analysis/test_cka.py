@@ -122,7 +122,7 @@ def unlike(first, second):
         (UsageError, "shape", lambda x, y: cka_matrix(x[0])),
         (UsageError, "estimator", lambda x, y: cka_matrix(x, y, estimator="unbiased")),
         (UsageError, "kernel", lambda x, y: cka_matrix(x, y, kernel="cosine")),
-        (UsageError, "first one", lambda x, y: unlike(x, x[:2])),
+        (UsageError, "differs from the first", lambda x, y: unlike(x, x[:2])),
         (LayerOutOfRangeError, "9", lambda x, y: StreamedCKA(pairs=[(0, 9)]).update(x, y)),
         (ModelError, "layer 1", lambda x, y: cka_matrix(x.index_fill(0, torch.tensor([1]), torch.nan), y)),
         (ModelError, "layer 1", lambda x, y: streamed(x.index_fill(0, torch.tensor([1]), torch.nan), y)),
