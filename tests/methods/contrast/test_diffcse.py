@@ -169,7 +169,7 @@ def test_each_token_of_a_batch_counts_alike_in_whichever_process_it_is(masked):
         assert losses[0] - losses[1] == pytest.approx(math.log(2) * own[rank] / sum(own), abs=1e-5)
 
 
-@pytest.mark.parametrize(("name", "error"), [("bert", "has no head that fills in"), ("gpt2", None)])
+@pytest.mark.parametrize(("name", "error"), [("bert", "has no pretrained head for masked tokens"), ("gpt2", None)])
 def test_what_cannot_be_a_generator(masked, tiny_folder, name, error):
     encoder = load_encoder(masked)
     with pytest.raises((UsageError, ModelError), match=error):

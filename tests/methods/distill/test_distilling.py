@@ -352,7 +352,7 @@ def test_what_cannot_be_kept_or_met_is_said_before_anything_is_read(full, tmp_pa
         ({"budget": Budget(blocks="1,99")}, LayerOutOfRangeError, "99"),
         ({"budget": Budget(blocks="1..4")}, UsageError, "No lean model has 4 blocks"),
         ({"budget": Budget(blocks="3"), "settings": replace(SHORT, layer=2)}, UsageError, "No lean model has 3 blocks"),
-        ({"budget": Budget(blocks="1,4"), "settings": replace(SHORT, layer=3)}, UsageError, "Block 4 lies behind"),
+        ({"budget": Budget(blocks="1,4"), "settings": replace(SHORT, layer=3)}, UsageError, "Block 4 comes after"),
         ({"settings": replace(SHORT, layer=9)}, LayerOutOfRangeError, "9"),
         ({"budget": Budget(megabytes=smallest - 0.01)}, UsageError, f"takes {smallest:.1f} megabytes"),
         ({"data": replace(pairs, dev=None, test=None)}, DataError, "neither dev nor test pairs"),

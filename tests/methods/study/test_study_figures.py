@@ -69,7 +69,7 @@ def test_tasks_whose_figures_would_have_one_name_are_refused(tmp_path, tiny_fold
         (tmp_path / "study.toml").write_text(f'[[models]]\nmodel = "{tiny_folder("bert")}"\n{tasks}')
         return read_study(tmp_path / "study.toml")
 
-    with pytest.raises(UsageError, match=r"two parts 'curves-C\.png'"):
+    with pytest.raises(UsageError, match=r"Two parts have the name 'curves-C\.png'"):
         read("C", "C++")
     assert len(read("a" * 60 + "/x", "a" * 60 + "-x").tasks) == 2  # a digest tells the names of their files apart
 
