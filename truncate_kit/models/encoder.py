@@ -1,4 +1,4 @@
-"""Turn texts into ids, states and vectors."""
+"""Turn texts into token ids, states and vectors."""
 
 import contextlib
 import itertools
@@ -22,28 +22,28 @@ from truncate_kit.models.families import family_of
 from truncate_kit.models.layer_pooling import LayerPooler, PoolingMode, pool
 
 ScoreKind = Literal["exp", "sigmoid"]
-_MOST_SPECIAL = 8  # around a text, at most
+_MOST_SPECIAL = 8  # special tokens around a text
 Batch = dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextReader:
-    """A tokenizer and what a model does to texts first."""
+    """A tokenizer with its length limit, casing and prompts."""
 
-    tokenizer: Any  # a PreTrainedTokenizerBase, or None for random weights, which take ids only
+    tokenizer: Any  # a PreTrainedTokenizerBase, or None for random weights
     max_length: int  # tokens, special ones included
     lower_case: bool = False
-    settings: dict[str, Any] = field(default_factory=dict)  # of sentence-transformers, with the prompts
+    settings: dict[str, Any] = field(default_factory=dict)  # config_sentence_transformers.json, with prompts
 
     @property
     def padding_id(self) -> int:
-        """Return the id that fills up shorter texts."""
+        """Return the id of the padding token."""
         return 0 if self.tokenizer is None else int(self.tokenizer.pad_token_id or 0)
 
     def token_ids(self, texts: Sequence[str], *, prompt: bool = True) -> list[list[int]]:
-        """Return the ids of each text, cut at `max_length`, not padded.
+        """Return the token ids of each text, cut at `max_length`, unpadded.
 
-        prompt: Put the model's default prompt first. Raises `UsageError` unless all are texts.
+        prompt: Put the model's default prompt first. Raises `UsageError` unless all are strings.
         """
         texts = listed_texts(texts)
         if not texts:
@@ -61,7 +61,7 @@ class TextReader:
         return (self.settings.get("prompts", {}).get(default) or "") if default else ""
 
     def num_cut(self, texts: Sequence[str]) -> int:
-        """Count the texts that `max_length` cuts; only those with as many bytes are tokenised."""
+        """Count the texts that `max_length` cuts, without tokenizing texts of few bytes."""
         room = self.max_length - len(self._default_prompt.encode()) - _MOST_SPECIAL
         return self.num_longer([text for text in texts if len(text.encode()) > room])
 
@@ -71,7 +71,7 @@ class TextReader:
         return sum(len(ids) > self.max_length for ids in one_more.token_ids(texts, prompt=prompt))
 
     def shortened(self, ids: Sequence[int], tokens: int) -> list[int]:
-        """Cut the ids of a text, keeping a closing special token."""
+        """Cut a text's ids to `tokens`, keeping a closing special token."""
         closing = list(ids[-1:]) if ids and ids[-1] in self.tokenizer.all_special_ids else []
         return list(ids) if len(ids) <= tokens else [*ids[: tokens - len(closing)], *closing]
 
@@ -87,7 +87,10 @@ def padded(rows: Sequence[Sequence[int]], padding: int, length: int | None = Non
 
 
 class BlockLinear(nn.Module):
-    """Apply a linear layer per block; runs: width in, width out and number of blocks, in one batched product each."""
+    """Apply one linear layer per block.
+
+    runs: Input width, output width and number of blocks; one batched product each.
+    """
 
     def __init__(self, runs: Sequence[tuple[int, int, int]], generator: torch.Generator | None = None) -> None:
         super().__init__()
@@ -95,7 +98,7 @@ class BlockLinear(nn.Module):
         def drawn(bound: float, *shape: int) -> nn.Parameter:
             return nn.Parameter((torch.rand(shape, generator=generator) * 2 - 1) * bound)
 
-        # Flat biases: the optimiser takes tensors of one dimension for biases.
+        # Flat: the optimiser treats tensors of one dimension as biases.
         self.weights = nn.ParameterList(drawn(wide**-0.5, count, wide, code) for wide, code, count in runs)
         self.biases = nn.ParameterList(drawn(wide**-0.5, count * code) for wide, code, count in runs)
 
@@ -106,9 +109,9 @@ class BlockLinear(nn.Module):
 
 
 class BlockNetworks(nn.Module):
-    """Compute tanh(W_l (h_l − mean_l) / scale_l + b_l) per block, then `depth` − 1 such layers on codes."""
+    """Compute tanh(W_l (h_l − mean_l) / scale_l + b_l) per block, then `depth` − 1 more such layers."""
 
-    # (L, 1, d); huge dimensions must not drown the others
+    # (L, 1, d); keep huge dimensions from dominating
     mean: Tensor
     scale: Tensor
 
@@ -124,7 +127,7 @@ class BlockNetworks(nn.Module):
         self.register_buffer("scale", torch.ones(len(self.code_widths), 1, width))
 
     def fit(self, mean: Tensor, deviation: Tensor) -> None:
-        """Take mean and deviation of the states, (L, d) each; constant dimensions stay unscaled."""
+        """Set mean and standard deviation of the states, (L, d) each; constant dimensions stay unscaled."""
         self.mean.copy_(mean[:, None])
         self.scale.copy_(torch.where(deviation > 1e-6, deviation, 1.0)[:, None])
 
@@ -141,20 +144,20 @@ class BlockNetworks(nn.Module):
 
 
 class LayerHeads(nn.Module):
-    """Codes of all blocks (the states without `networks`), and the score of two texts.
+    """Compute codes of all blocks, and score pairs of texts.
 
-    A vector holds the codes, each of length 1/√L: cosines of vectors are means of L cosines. Two texts are scored from
-    their distances x = 1 − cos at each block, in units of `scale` (L,), the mean over training pairs.
+    A vector joins the L codes, each of length 1/√L: the cosine of two vectors is the mean of L cosines. The score uses
+    the distances x = 1 − cos of each block, divided by `scale` (L,), the mean over training pairs.
 
     Args:
         width: d.
         blocks: L.
-        networks: Make the codes.
+        networks: Compute the codes; None uses the states.
         kind: `exp`: exp(−f(x)), f(x) = Σ_k softplus(v_k) |tanh(w_k·x + c_k) − tanh(c_k)|: equal texts always score 1.
             `sigmoid`: σ(v·tanh(W x + c) + a), as in the paper.
-        hidden: Units of the score.
+        hidden: Hidden units of the score.
         raw: Leave out the final norm.
-        generator: Draws the score's weights.
+        generator: For the score's initial weights.
     """
 
     scale: Tensor
@@ -178,7 +181,7 @@ class LayerHeads(nn.Module):
         self.settings: dict[str, Any] = {"width": width, "blocks": blocks, "kind": kind, "hidden": hidden, "raw": raw}
         self.settings["code_widths"] = None if networks is None else networks.code_widths
         self.settings["depth"] = None if networks is None else len(networks.layers)
-        # Not negative: the first score falls with every distance.
+        # Non-negative: the initial score falls with every distance.
         self.weight = nn.Parameter(torch.rand(hidden, blocks, generator=generator) * 2 / blocks)
         self.shift = nn.Parameter(torch.rand(hidden, generator=generator) * 2 - 1)
         start = torch.full((hidden,), 1 / hidden)
@@ -239,13 +242,13 @@ class Encoder(nn.Module):
     """Turn texts into sentence vectors or the states of all layers.
 
     Args:
-        name: For messages and reports.
+        name: Shown in messages and reports.
         backbone: The base model without pooler head.
         reader: Tokenizer, maximum length, casing and prompts.
-        pooling: Of the tokens of a layer.
+        pooling: How a layer's tokens are pooled.
         tail: Modules over the pooled state (Dense, Normalize, LayerNorm).
         pooler: Replaces `pooling` for the sentence vector.
-        heads: Make vectors from the pooled states of all blocks, and score pairs of them.
+        heads: Make vectors from all blocks' pooled states, and score vector pairs.
     """
 
     def __init__(
@@ -269,7 +272,7 @@ class Encoder(nn.Module):
         self.max_length, self.lower_case, self.settings = reader.max_length, reader.lower_case, reader.settings
         self.tail = nn.Sequential(*tail)
         self.heads = heads
-        self.seen: Keys = NO_KEYS  # pairs that taught or chose it
+        self.seen: Keys = NO_KEYS  # pairs used in training or selection
         self.trained: bool | None = None  # None if unknown
         self.pool_with(pooler, pooling)
 
@@ -279,7 +282,7 @@ class Encoder(nn.Module):
         return self.__dict__
 
     def pool_with(self, pooler: LayerPooler | None, pooling: PoolingMode | None = None) -> None:
-        """Make sentence vectors by this module, or by `pooling` of the last layer, by default that of a state."""
+        """Set the pooling: `pooler`, or `pooling` of the last layer (by default `state_pooling`)."""
         self.combination: tuple[int, ...] | None = None
         self.pooler = pooler
         # As after a reload.
@@ -319,17 +322,17 @@ class Encoder(nn.Module):
 
     @property
     def pooling_name(self) -> str:
-        """Name the pooling in a word."""
+        """Return the pooling's name."""
         return self.pooling if self.pooler is None else self.pooler.word
 
     @property
     def state_pooling(self) -> PoolingMode:
-        """Return the pooling of a layer's tokens to d numbers."""
+        """Return how a layer's tokens are pooled to width d."""
         return "cls" if self.pooling == "concat" else self.pooling
 
     @property
     def pools_over_layers(self) -> bool:
-        """Return whether vectors need several layers."""
+        """Return whether the pooling spans several layers."""
         return self.combination is not None or self.pooler is not None
 
     @property
@@ -354,7 +357,7 @@ class Encoder(nn.Module):
 
     @property
     def reader(self) -> TextReader:
-        """Return the tokenizing part. Raises `ModelError` without a tokenizer."""
+        """Return the tokenizer and text settings. Raises `ModelError` without a tokenizer."""
         if self.tokenizer is None:
             raise ModelError(f"{self.name} has no tokenizer.", hint="Use a model folder that has one.")
         names = ("tokenizer", "max_length", "lower_case", "settings")
@@ -365,11 +368,11 @@ class Encoder(nn.Module):
         return self.reader.token_ids(texts, prompt=prompt)
 
     def pad(self, ids: Sequence[Sequence[int]]) -> Batch:
-        """Pad to the right, (b, t), on the encoder's device."""
+        """Return the right-padded batch, (b, t), on the encoder's device."""
         return self.moved(self.padded(ids))
 
     def padded(self, ids: Sequence[Sequence[int]]) -> Batch:
-        """Pad as `pad`, on the CPU."""
+        """Return the batch of `pad` on the CPU."""
         filled = padded(ids, 0 if self.tokenizer is None else self.reader.padding_id)
         return {name: torch.from_numpy(part) for name, part in filled.items()}
 
@@ -402,7 +405,7 @@ class Encoder(nn.Module):
     def hidden_states(self, batch: Batch, *, raw: RawStates = False) -> tuple[Tensor, ...]:
         """Return the token states of layers 0 … L from one pass: L + 1 tensors (b, t, d).
 
-        Each has the final norm, as after a reload of a model cut there. raw: leave it out below the last layer, or
+        The final norm is applied at each layer, as in a model cut there. raw: Omit the norm below the last layer, or
         everywhere (`all`).
         """
         norm, entered, here = self.final_norm, list[Tensor](), threading.get_ident()
@@ -443,11 +446,11 @@ class Encoder(nn.Module):
         return vectors[0] if isinstance(texts, str) else vectors
 
     def vectors(self, texts: Sequence[str], *, batch_size: int = 64, prompt: bool = True) -> Tensor:
-        """Encode as `encode`, into a CPU tensor."""
+        """Return sentence vectors (n, out) on the CPU."""
         return self.encode_ids(self.token_ids(texts, prompt=prompt), batch_size=batch_size)
 
     def encode_ids(self, ids: Sequence[Sequence[int]], *, batch_size: int = 64) -> Tensor:
-        """Return the `vectors` of token ids."""
+        """Return sentence vectors of token ids."""
         rows: list[Tensor] = []
         batches = length_batches([len(row) for row in ids], batch_size)
         with evaluating(self), torch.inference_mode():
@@ -459,7 +462,7 @@ class Encoder(nn.Module):
 
     @torch.no_grad()
     def similarities(self, first: Rows, second: Rows) -> Tensor:
-        """Score rows of vectors (n, out) by the heads, else by cosine: (n,). Raises `UsageError` for unequal sizes."""
+        """Score pairs of vectors (n, out) by heads or cosine: (n,). Raises `UsageError` for unequal sizes."""
         first, second = paired_rows(first, second)
         if self.heads is not None:
             return self.heads.similarities(first.to(self.device), second.to(self.device)).cpu()
@@ -468,7 +471,7 @@ class Encoder(nn.Module):
 
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Switch dropout off, then restore the mode."""
+    """Use evaluation mode, then restore the mode."""
     if not any(part.training for part in module.modules()):  # switching twice is slow
         yield
         return
@@ -481,9 +484,9 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Group places of texts of like length, longest first: a lack of memory shows at once.
+    """Batch text indices by length, longest first, so that memory runs out early if at all.
 
-    Raises `UsageError` for an impossible size.
+    Raises `UsageError` for an invalid size.
     """
     check_number("batch_size", batch_size, BATCH)
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
@@ -491,12 +494,12 @@ def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
 
 
 def original_order(batches: Iterable[Sequence[int]]) -> Tensor:
-    """Return the index (n,) from the rows of all batches to the order of the texts."""
+    """Return the index (n,) that restores the order of the texts."""
     return torch.tensor([place for batch in batches for place in batch]).argsort()
 
 
 def forget_capturing(model: nn.Module) -> None:
-    """Remove the hooks for hidden states, which cannot be pickled; they come back when needed."""
+    """Remove the unpicklable hooks for hidden states; transformers adds new ones when needed."""
     for module in model.modules():
         for number, hook in list(module._forward_hooks.items()):
             if getattr(hook, "__module__", None) == "transformers.utils.output_capturing":
@@ -505,13 +508,13 @@ def forget_capturing(model: nn.Module) -> None:
             setattr(module, "_output_capturing_hooks_installed", False)  # noqa: B010  # not declared
 
 
-# Prompt names per side. sentence-transformers writes an empty "document" into every folder: empty ones are skipped.
+# Prompt names per side. sentence-transformers writes an empty "document" into every folder: empty prompts are skipped.
 QUERY_PROMPTS = ("query",)
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 
 def prompted_ids(encoder: Encoder, texts: Sequence[str], prompt: str | None) -> list[list[int]]:
-    """Return token ids after this prompt, by default the model's own."""
+    """Return token ids with this prompt, by default the model's."""
     if prompt is None:
         return encoder.token_ids(texts)
     return encoder.token_ids([prompt + text for text in texts], prompt=False)

@@ -20,12 +20,12 @@ class Family:
 
     name: str  # `model_type` of its configurations
     blocks: str = "encoder.layer"  # path of the list of blocks in the base model
-    num_items: str = "num_hidden_layers"  # configuration field with its length
+    num_items: str = "num_hidden_layers"  # configuration field with the list's length
     # Returns each block's list item, if blocks share items.
     item_of: Callable[[PretrainedConfig], list[int]] | None = None
-    # Path of the norm after the last block, applied at every layer as after a reload.
+    # Path of the norm after the last block, applied at every layer.
     final_norm: str | None = None
-    # Modules, comma-separated, that the TMFT paper counts too.
+    # Modules, comma-separated, that the TMFT paper counts besides blocks.
     embeddings: str = "embeddings"
     # Head over CLS, unused by sentence embeddings.
     pooler: str | None = None
@@ -33,13 +33,13 @@ class Family:
     decoder: bool = False
     # Returns the number of unusable positions.
     position_offset: Callable[[PretrainedConfig], int] | None = None
-    recipe: str = "bert"  # in Table 4 of the layer-wise attention pooling paper: also `roberta`
-    lowest_layer: int = 0  # smallest layer that the ordinary classes hold
+    recipe: str = "bert"  # `bert` or `roberta`: Table 4 of the layer-wise attention pooling paper
+    lowest_layer: int = 0  # lowest layer that transformers' class supports
     # Whether ONNX Runtime fuses this attention.
     fused_attention: bool = True
     float32_scores: bool = False  # attention scores stay float32 in a float16 graph
     only_first: str | None = None  # path of a module that runs in block 1 only
-    # Adapts the configuration to kept blocks. Raises `LayerNotHeldError` if they would compute something else.
+    # Adapts the configuration to kept blocks. Raises `LayerNotHeldError` if a reload would change results.
     keep_blocks: Callable[[PretrainedConfig, Sequence[int]], None] | None = None
     # Speeds up a loaded model in place.
     quicken: Callable[[nn.Module], None] | None = None
@@ -59,7 +59,7 @@ def _after_padding(config: PretrainedConfig) -> int:
 
 
 def _keep_window(config: PretrainedConfig, blocks: Sequence[int]) -> None:
-    """Recount the blocks before the first window: older classes read no `layer_types`."""
+    """Recount the blocks before the first window, for older classes without `layer_types`."""
     config.max_window_layers = sum(block <= config.max_window_layers for block in blocks)
 
 
@@ -77,9 +77,9 @@ class NearAttention(DisentangledSelfAttention):
         Args:
             query_layer: (b * heads, t, d).
             key_layer: (b * heads, t, d).
-            relative_pos: (1, t, t), table rows from the middle.
+            relative_pos: (1, t, t), offsets from the table's middle.
             rel_embeddings: The table, (2 * span, width).
-            scale_factor: One more than kinds of scores.
+            scale_factor: Number of score kinds plus one.
         """
         heads, size = self.num_attention_heads, query_layer.size(-1)
         length, span = query_layer.size(1), self.pos_ebd_size
@@ -88,7 +88,7 @@ class NearAttention(DisentangledSelfAttention):
         mid, most = self.position_buckets // 2, self.max_relative_positions
         within = self.position_buckets < 1 or (most - 1 > mid >= 1 and math.log((most - 1) / mid) >= (mid - 1) / mid)
         reach = torch.sym_min(length, span) if within else span
-        # Ranges: no CUDA graph records a CPU number added to a GPU tensor.
+        # Ranges: CUDA graphs cannot record adding a CPU number to a GPU tensor.
         near = torch.arange(span - reach, span + reach, device=query_layer.device)
         middle = torch.arange(reach, reach + 1, device=query_layer.device)
 
@@ -102,7 +102,7 @@ class NearAttention(DisentangledSelfAttention):
             else:
                 rows = placed(project, rel_embeddings.index_select(0, near))
             columns = rows.permute(1, 2, 0)  # (heads, d, 2 * reach)
-            # Repeated: CUDA's product of unlike shapes takes address lists, which no graph keeps.
+            # Repeated: CUDA multiplies unlike shapes through address lists, which graphs cannot keep.
             products = torch.bmm(states, columns.repeat(states.size(0) // heads, 1, 1))
             places = torch.clamp(distances, -span, span - 1) + middle
             return torch.gather(products, 2, places.expand(states.size(0), length, length))
@@ -123,13 +123,13 @@ def _near_positions(backbone: nn.Module) -> None:
 
 
 def _keep_convolution(config: PretrainedConfig, blocks: Sequence[int]) -> None:
-    """Drop the convolution without block 1: the class would convolve any first block."""
+    """Disable the convolution without block 1: the class would apply it to any first block."""
     if blocks[0] != 1 and getattr(config, "conv_kernel_size", 0) > 0:
         config.conv_kernel_size = 0
 
 
 def _keep_first_norm(config: PretrainedConfig, blocks: Sequence[int]) -> None:
-    """Require block 1, the only one without a norm before attention."""
+    """Require block 1, the only block without a norm before attention."""
     if blocks[0] != 1:
         raise LayerNotHeldError(
             f"A modernbert model cannot be stored without block 1: its class drops the norm of block {blocks[0]} "
@@ -139,7 +139,7 @@ def _keep_first_norm(config: PretrainedConfig, blocks: Sequence[int]) -> None:
 
 
 def _keep_scaling(config: PretrainedConfig, blocks: Sequence[int]) -> None:
-    """Require the first blocks if scores of block l are divided by l."""
+    """Require the first blocks if attention scores are divided by block position."""
     moved = [block for place, block in enumerate(blocks, 1) if block != place]
     if config.scale_attn_by_inverse_layer_idx and moved:
         raise LayerNotHeldError(
@@ -166,7 +166,7 @@ _ROWS = (
     Family(name="xlm-roberta", **_ROBERTA),
     Family(name="camembert", **_ROBERTA),
     Family(name="distilbert", blocks="transformer.layer"),
-    # Its class takes 1 for the padding id.
+    # Its class always uses padding id 1.
     Family(name="mpnet", pooler="pooler", position_offset=lambda _: 2, fused_attention=False),
     Family(name="albert", blocks="encoder.albert_layer_groups", num_items="num_hidden_groups", item_of=_albert_groups,
            pooler="pooler"),
@@ -192,7 +192,7 @@ FAMILIES: dict[str, Family] = {row.name: row for row in _ROWS}
 
 
 def family_of(config: PretrainedConfig | str) -> Family:
-    """Return the row of a configuration or `model_type`. Raises `ModelError` without one."""
+    """Return the row of a configuration or `model_type`. Raises `ModelError` if unknown."""
     name = config if isinstance(config, str) else config.model_type
     if name not in FAMILIES:
         raise ModelError(

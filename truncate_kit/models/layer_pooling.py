@@ -1,6 +1,6 @@
 """Pool the tokens of a layer, and pool over layers, with torch and safetensors only.
 
-Models that pool over layers carry a copy for `trust_remote_code=True`.
+Models that pool over layers contain a copy for `trust_remote_code=True`.
 """
 
 import json
@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional
 
-PoolingMode = Literal["mean", "cls", "max", "last", "concat"]  # the last: CLS beside mean, 2d wide
+PoolingMode = Literal["mean", "cls", "max", "last", "concat"]  # concat: CLS, then mean, 2d wide
 Over = Literal["max", "mean"]
 NormKind = Literal["layer", "rms"]
 AttentionOver = Literal["both", "cls", "mean"]
@@ -36,11 +36,11 @@ def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode) -> Tensor:
 
 
 class LayerPooler(nn.Module):
-    """Pool over layers, for sentence-transformers, with saved files.
+    """Pool over layers, as a sentence-transformers module.
 
     Attributes:
         settings: Arguments of the class.
-        word: Names the pooling.
+        word: Name of the pooling.
         state_pooling: Pooling of a single layer.
         doubled: Whether vectors are 2d wide, last layer first.
     """
@@ -53,12 +53,12 @@ class LayerPooler(nn.Module):
     def pool_layers(self, states: Sequence[Tensor], mask: Tensor) -> Tensor:
         """Pool the token states of all layers, (b, t, d) each, under a mask (b, t) into (b, out).
 
-        states: The last one alone has a final norm applied, as in transformers.
+        states: Only the last has a final norm applied, as in transformers.
         """
         raise NotImplementedError
 
     def fits(self, width: int, depth: int) -> bool:
-        """Return whether such a model has these layers."""
+        """Return whether a model of this size has the pooled layers."""
         return bool(self.settings["width"] == width and max(self.settings.get("layers", [0])) <= depth)
 
     def forward(self, features: dict[str, Any]) -> dict[str, Any]:
@@ -101,13 +101,13 @@ class LayerPooling(LayerPooler):
 
     Args:
         width: d.
-        layers: Rising; 0 = embeddings.
+        layers: In rising order; 0 = embeddings.
         over: `max` or `mean`.
         tokens: Pooling of each layer.
         norm: `layer` or `rms`: the model's final norm, copied and applied below the last layer.
-        eps: Of that norm.
-        bias: Whether that norm has one.
-        last: Put the last layer's pooled state first, for 2d in all.
+        eps: Epsilon of the norm.
+        bias: Whether the norm has a bias.
+        last: Put the last layer's pooled state first; vectors are then 2d wide.
     """
 
     def __init__(
@@ -151,12 +151,12 @@ class LayerPooling(LayerPooler):
 class LayerAttentionPooling(LayerPooler):
     """Attend over the states of all layers, embeddings included; a tanh layer brings the result to width d.
 
-    "Don't Judge a Language Model by Its Last Layer" (COLING 2022), as its authors run it: query, key and value are
+    "Don't Judge a Language Model by Its Last Layer" (COLING 2022), as in its code: query, key and value are
     linear under RReLU without bias; scores q_i · k_j / N, N layers, are softmaxed over j, and the weighted values
     averaged over i.
 
-    `literal`, equations 1 to 3 as printed: α_i = (W_q h_i^c · W_k h_i^a) / Σ_j (W_q h_j^c · W_k h_j^a), h^L = Σ_j α_j
-    W_v h_j^a. Weights may be negative and unbounded.
+    `literal` follows equations 1 to 3 as printed: α_i = (W_q h_i^c · W_k h_i^a) / Σ_j (W_q h_j^c · W_k h_j^a),
+    h^L = Σ_j α_j W_v h_j^a. Weights may be negative and unbounded.
 
     Args:
         width: d.
@@ -228,7 +228,7 @@ class LayerAttentionPooling(LayerPooler):
         return self.attend(*self.summaries_and_means(states, mask))
 
     def _slope(self, values: Tensor) -> Tensor:
-        """Apply RReLU; outside training the leaky form, which exporters know."""
+        """Apply RReLU; in evaluation LeakyReLU, which exporters support."""
         if self.training:
             return functional.rrelu(values, LOWEST_SLOPE, HIGHEST_SLOPE, training=True)
         return functional.leaky_relu(values, (LOWEST_SLOPE + HIGHEST_SLOPE) / 2)

@@ -73,15 +73,15 @@ def load_encoder(
 
     Args:
         name: Folder, bundled miniature, or hub name.
-        pooling: One of `POOLING_MODES`; by default as sentence-transformers pools it.
+        pooling: One of `POOLING_MODES`; by default as in sentence-transformers.
         max_length: Tokens per text, special ones included; by default the model's limit.
-        attention: `sdpa`, `eager` or another of transformers.
+        attention: `sdpa`, `eager` or another name in transformers.
         device: See `select_device`.
 
     Raises:
         ModelError: The model cannot be used.
         DeviceError: The device is not active.
-        UsageError: An option does not suit the model.
+        UsageError: An option does not fit the model.
     """
     if attention is not None:
         known_name("attention", attention, ("eager", *ALL_ATTENTION_FUNCTIONS))
@@ -197,7 +197,7 @@ def load_config(name: str | Path) -> PretrainedConfig:
     except Exception as error:  # each class validates in its own way
         raise ModelError(f"{path} is not usable: {first_line(error)}.", hint="Check its values.") from error
     rotary = ("rope", "rotary") if hasattr(config, "rope_parameters") else ()
-    check_kept(path, values, position_embedding_type=(None, "absolute", *rotary))  # it would use absolute ones
+    check_kept(path, values, position_embedding_type=(None, "absolute", *rotary))  # else absolute ones are used
     return config
 
 
@@ -214,7 +214,7 @@ def load_backbone(
                 config=config,
                 dtype=torch.float32,
                 output_loading_info=True,
-                ignore_mismatched_sizes=True,  # named below
+                ignore_mismatched_sizes=True,  # reported below
                 trust_remote_code=False,
                 **({"attn_implementation": attention} if attention else {}),
             )
@@ -233,9 +233,9 @@ def load_backbone(
 
 
 def _check_names(folder: Path, backbone: PreTrainedModel, report: dict[str, Any]) -> None:
-    """Raise `ModelError` for missing, misshapen or further weights."""
+    """Raise `ModelError` for missing, misshapen or extra weights."""
     prefix, blocks = re.escape(backbone.base_model_prefix), re.escape(family_of(backbone.config).blocks)
-    block = re.compile(rf"(?:{prefix}\.)?{blocks}\.\d+\.")  # heads and old buffers may be left over
+    block = re.compile(rf"(?:{prefix}\.)?{blocks}\.\d+\.")  # heads and old buffers may be unused
     unused = [name for name in report["unexpected_keys"] if block.match(name) and not _UNNEEDED.search(name)]
     reshaped = [str(item[0] if isinstance(item, tuple) else item) for item in report["mismatched_keys"]]
     problems = {"are missing": report["missing_keys"], "have another shape": reshaped, "are of further blocks": unused}
@@ -250,7 +250,7 @@ def _check_names(folder: Path, backbone: PreTrainedModel, report: dict[str, Any]
 def _check_size(folder: Path, config: PretrainedConfig) -> None:
     """Raise `ModelError` if the configuration describes more weights than the files have bytes.
 
-    A model then takes at most four times the memory of its files.
+    A model then takes at most four times the size of its files in memory.
     """
     stored = sum(file.stat().st_size for kind in _WEIGHTS for file in folder.glob(kind) if file.is_file())
     if not stored:
@@ -313,19 +313,19 @@ def state_of(folder: Path, more: Sequence[Path] = ()) -> FolderState:
 
 
 def check_unreplaced(folder: Path, before: FolderState, more: Sequence[Path] = ()) -> None:
-    """Raise `ModelError` if a model folder has changed."""
+    """Raise `ModelError` if a model folder has changed since `before`."""
     if state_of(folder, more) != before:
         raise ModelError(f"{folder} was changed while it was read.", hint="Wait until nobody writes there; run again.")
 
 
 def usable_length(*limits: int | None) -> int:
-    """Return the smallest limit, by default 512."""
+    """Return the smallest valid limit, by default 512."""
     real = [limit for limit in limits if limit is not None and 0 < limit < 1_000_000]
     return min(real, default=512)
 
 
 def position_limit(config: PretrainedConfig) -> int | None:
-    """Return the number of positions, None if they are relative only."""
+    """Return the number of positions; None if unlimited."""
     if getattr(config, "position_biased_input", True) is False:
         return None
     positions = getattr(config, "max_position_embeddings", None)

@@ -34,7 +34,7 @@ Module = TypeVar("Module", bound=nn.Module)
 WEIGHTS_FILE = "model.safetensors"
 _READ = {".bin", ".data", ".jinja", ".json", ".model", ".onnx", ".safetensors", ".txt"}
 LAYER_POOLERS: dict[str, type[LayerPooler]] = {kind.__name__: kind for kind in (LayerAttentionPooling, LayerPooling)}
-_POOLER_SOURCE = Path(inspect.getfile(layer_pooling))  # travels with the folder
+_POOLER_SOURCE = Path(inspect.getfile(layer_pooling))  # copied into saved folders
 _POOLING_NAMES: dict[str, PoolingMode] = {"mean": "mean", "cls": "cls", "max": "max", "lasttoken": "last"}
 _POOLING_FLAGS = {  # the older form, readable by every version
     "cls": "pooling_mode_cls_token",
@@ -45,7 +45,7 @@ _POOLING_FLAGS = {  # the older form, readable by every version
     "weightedmean": "pooling_mode_weightedmean_tokens",
 }
 _READING_FILE = "sentence_bert_config.json"
-# The first non-empty one counts; older versions named them by architecture.
+# The first non-empty file counts; older versions named files by architecture.
 _READERS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
 # These override other settings; names before and since sentence-transformers 5.
 _OVERRIDES = ("config_args", "config_kwargs", "tokenizer_args", "processor_kwargs", "processing_kwargs")
@@ -56,7 +56,7 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 def check_links(folder: Path, place: Path) -> None:
-    """Raise `ModelError` if files or weights of a module lie outside `folder` and the hub's cache of it."""
+    """Raise `ModelError` if files or weights of a module lie outside `folder` and its hub cache."""
     root = real_path(folder)
     # Links lead from snapshots/REVISION into blobs.
     blobs = [above.parent.parent / "blobs" for above in (root, *root.parents) if above.parent.name == "snapshots"]
@@ -97,9 +97,9 @@ def unreadable(place: Path, error: Exception) -> ModelError:
 
 
 def read_module(place: Path, build: Callable[[dict[str, Any]], Module]) -> Module:
-    """Build a module and fill in its weights. Raises `ModelError`.
+    """Build a module and load its weights. Raises `ModelError`.
 
-    On the meta device, so that wrong sizes take no memory.
+    Build on the meta device, where wrong sizes take no memory.
     """
     values, weights = read_json(place / "config.json"), read_weights(place)
     try:
@@ -135,7 +135,7 @@ def check_finite(module: nn.Module, folder: Path) -> None:
 
 @contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Silence reports on weights left out on purpose."""
+    """Silence transformers' warnings and progress bars."""
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     logging.set_verbosity_error()
     logging.disable_progress_bar()
@@ -187,14 +187,14 @@ class Pipeline:
     lower_case: bool = False
     settings: dict[str, Any] = field(default_factory=dict)  # config_sentence_transformers.json
     combination: tuple[int, ...] | None = None  # layers averaged before pooling
-    combined_depth: int | None = None  # depth they were stated for
+    combined_depth: int | None = None  # number of blocks, as stated with the combination
     pooler: LayerPooler | None = None  # replaces `pooling`
     heads: LayerHeads | None = None  # over all blocks
-    unkept: ModelError | None = None  # why its own pooling has to be replaced
+    unkept: ModelError | None = None  # error if the saved pooling is not replaced
 
 
 def read_pipeline(folder: Path) -> Pipeline:
-    """Read `modules.json` and what it names; without one the folder is a bare transformer.
+    """Read `modules.json` and its modules; without this file the folder is a bare transformer.
 
     Raises `ModelError` for links out of the folder, damage, and unknown parts that would change vectors; `unkept`
     notes an unsupported pooling.
@@ -292,7 +292,7 @@ def _read_combination(pipeline: Pipeline, place: Path) -> None:
 
 
 def _read_pooling(pipeline: Pipeline, path: Path) -> None:
-    """Raise `ModelError` if the pooling cannot be kept or replaced."""
+    """Read the pooling, or set `unkept`. Raises `ModelError` if prompts are not pooled."""
     values = read_json(path)
     modes = values.get("pooling_mode") or [mode for mode, flag in _POOLING_FLAGS.items() if values.get(flag)] or "mean"
     modes = [modes] if isinstance(modes, str) else modes
@@ -305,7 +305,7 @@ def _read_pooling(pipeline: Pipeline, path: Path) -> None:
 
 
 def _dense(path: Path, values: dict[str, Any]) -> Dense:
-    """Raise `ModelError` unless the module replaces the vector."""
+    """Make the module. Raises `ModelError` unless it replaces the vector."""
     vector = "sentence_embedding"
     check_kept(path, values, module_input_name=(vector,), module_output_name=(None, vector), use_residual=(False,))
     activation = str(values.get("activation_function", "Tanh")).rpartition(".")[2].removesuffix("()")
@@ -328,10 +328,10 @@ def read_layer_heads(place: Path) -> LayerHeads:
 
 
 def write_pipeline(folder: Path, encoder: Encoder) -> None:
-    """Write the files of a sentence-transformers folder around its transformer.
+    """Write the sentence-transformers files around a saved transformer.
 
-    Names are of version 2, which later ones and text-embeddings-inference read. `LAYER_POOLERS` need
-    `trust_remote_code=True`; `LayerHeads` cannot be loaded there.
+    Names follow version 2, which later versions and text-embeddings-inference read. In sentence-transformers,
+    `LAYER_POOLERS` need `trust_remote_code=True`; `LayerHeads` cannot be loaded.
     """
     pooler, theirs = encoder.pooler, "sentence_transformers.models"
     listing = [{"idx": 0, "name": "0", "path": "", "type": f"{theirs}.Transformer"}]
@@ -364,7 +364,7 @@ def write_pipeline(folder: Path, encoder: Encoder) -> None:
     write_json(folder / "modules.json", listing)
     reading: dict[str, Any] = {"max_seq_length": encoder.max_length, "do_lower_case": encoder.lower_case}
     if "add_pooling_layer" in inspect.signature(type(encoder.backbone)).parameters:
-        reading |= _NO_POOLER  # else it makes a random pooler
+        reading |= _NO_POOLER  # else AutoModel adds a random pooler
     write_json(folder / _READING_FILE, reading)
     write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"} | encoder.settings)
 
@@ -387,7 +387,7 @@ def loading_words(pooler: nn.Module | None) -> str:
     )
 
 
-# Record, graphs and files of their weights.
+# Export record, graphs and weights.
 _GRAPHS = "|".join(map(re.escape, GRAPH_FILES.values()))
 _IS_OF_GRAPHS = re.compile(rf"{re.escape(EXPORT_RECORD)}|({_GRAPHS})(\.\w+\.data)?")
 
@@ -416,7 +416,7 @@ def save_encoder(
     folder = local_path(folder)
     with replacing(folder) as target:
         target.mkdir()
-        encoder.reader.token_ids(["a"])  # a tokenizer saves its last call
+        encoder.reader.token_ids(["a"])  # a tokenizer saves its last truncation
         encoder.reader.tokenizer.model_max_length = encoder.max_length
         encoder.reader.tokenizer.save_pretrained(target)
         with quiet_transformers():

@@ -1,4 +1,4 @@
-"""Store runs, so that killed work continues to the same result."""
+"""Store runs, so that interrupted work resumes with the same result."""
 
 import hashlib
 import json
@@ -34,14 +34,14 @@ from truncate_kit.models.pipeline import read_weights, save_encoder, write_modul
 
 _SETTINGS = "settings"  # kind of a store's first line
 _logger = logging.getLogger(__name__)
-_DATA_ENDINGS = {".csv", ".tsv", ".jsonl", ".parquet", ".txt"}  # of files outside models
+_DATA_ENDINGS = {".csv", ".tsv", ".jsonl", ".parquet", ".txt"}  # of data files
 Record = TypeVar("Record", bound=Result)
 Weights = TypeVar("Weights")
 Part = str | bytes | memoryview
 
 
 def origin_of(method: Method, source: Encoder, lean: Encoder, *, data: Any = None, **values: Any) -> Origin:
-    """Return how a model was made; data: the undivided pairs; values: further fields of `Origin`."""
+    """Return how a model was made; data: the unsplit pairs; values: further fields of `Origin`."""
     facts: dict[str, Any] = {
         "method": method,
         "model": source.name,
@@ -94,7 +94,7 @@ def weight_parts(weights: dict[str, Tensor]) -> Iterator[Part]:
 
 
 def reader_parts(reader: TextReader) -> Iterator[Part]:
-    """Yield all that token ids depend on, and prompts."""
+    """Yield everything that determines token ids, and prompts."""
     prompts = {name: prompt for name, prompt in (reader.settings.get("prompts") or {}).items() if prompt}
     default, tokenizer = reader.settings.get("default_prompt_name"), cast(Any, reader.tokenizer)
     yield in_order([reader.max_length, reader.lower_case, prompts, default if default in prompts else None])
@@ -114,7 +114,7 @@ def reader_parts(reader: TextReader) -> Iterator[Part]:
 
 
 def encoder_digest(encoder: Encoder) -> str:
-    """Return the SHA-256 over all that vectors and training depend on, also after a reload."""
+    """Return the SHA-256 of everything that affects vectors or training, equal after a reload."""
     return sha256_of(_encoder_parts(encoder))
 
 
@@ -145,9 +145,9 @@ def run_key(encoder: Encoder, *parts: str) -> str:
 
 
 def checkpoint_of(folder: Path, name: str, stage: str = "") -> Path | None:
-    """Return the file for the state of an unfinished run (a name without dots) or its stage.
+    """Return the checkpoint file of an unfinished run (a name without dots) or its stage.
 
-    None on machines without the store's folder.
+    None if `folder` is missing.
     """
     return folder / f"{name}.{stage and stage + '.'}checkpoint" if folder.is_dir() else None
 
@@ -155,12 +155,12 @@ def checkpoint_of(folder: Path, name: str, stage: str = "") -> Path | None:
 class RunStore:
     """The runs of one model, data and settings: records in a shared file, weights and checkpoints in a folder.
 
-    Records are written once, after weights. Damage is computed again. One process writes, within `open`.
+    Records are written once, after weights. Damaged runs are computed again. One process writes, within `open`.
     """
 
     def __init__(self, folder: Path, key: str, description: dict[str, Any] | None = None) -> None:
         self.key = key[:16]
-        self.folder = local_path(folder).absolute() / self.key  # workers may run elsewhere
+        self.folder = local_path(folder).absolute() / self.key  # workers may use another directory
         self._journal = self.folder.parent / RECORDS_FILE
         self._settings = {"store": self.key, "kind": _SETTINGS, "format": FORMAT} | (description or {})
         self._loaded: dict[str, dict[str, Any]] | None = None
@@ -168,7 +168,7 @@ class RunStore:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Lock the folder and tidy up. Raises `FileProblemError` if another process holds it."""
+        """Lock the folder and remove leftovers. Raises `FileProblemError` if another process holds it."""
         with run_lock(self.folder):
             self._loaded = None
             remove_leftovers(self.folder)
@@ -215,9 +215,9 @@ class RunStore:
         return {name: record for name in self._records if (record := self.read(name, kind)) is not None}
 
     def write(self, name: str, record: Record, weights: Callable[[Path], object] | None = None) -> Record:
-        """Store a finished run and return the record that stays.
+        """Store a finished run and return its first record.
 
-        weights: Writes them to a path as a whole. Raises `FileProblemError`.
+        weights: Writes weights to a path atomically. Raises `FileProblemError`.
         """
         if weights is not None:
             self._write_weights(name, weights)
@@ -240,7 +240,7 @@ class RunStore:
         self._whole.add(name)
 
     def has_weights(self, name: str) -> bool:
-        """Return whether a run's weights are kept undamaged."""
+        """Return whether a run's weights are stored undamaged."""
         if name not in self._whole and self.weights(name).is_dir():
             seal = self._seal(name)
             if seal.is_file() and seal.read_bytes() == self._digest(name).encode():
@@ -256,7 +256,7 @@ class RunStore:
         return self.folder / f"{name}.sha256"
 
     def load(self, name: str, read: Callable[[Path], Weights]) -> Weights | None:
-        """Read a run's weights; None if gone or damaged."""
+        """Read a run's weights; None if missing or damaged."""
         return read(self.weights(name)) if self.has_weights(name) else None
 
     def write_encoder(self, name: str, record: Record, encoder: Encoder | None) -> Record:
@@ -268,18 +268,18 @@ class RunStore:
         return load_encoder(self.weights(name), device=str(device))
 
     def forget_weights(self, keep: Collection[str]) -> None:
-        """Remove all runs' weights but these."""
+        """Remove the weights of all runs except `keep`."""
         for name in self._records.keys() - set(keep):
             shutil.rmtree(self.weights(name), ignore_errors=True)
             self._seal(name).unlink(missing_ok=True)
             self._whole.discard(name)
 
     def read_tensor(self, name: str) -> Tensor | None:
-        """Read a tensor; None if gone or damaged."""
+        """Read a tensor; None if missing or damaged."""
         return self.load(name, lambda folder: read_weights(folder)[name])
 
     def tensor(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
-        """Read a tensor, or compute and keep it."""
+        """Read a tensor, or compute and store it."""
 
         def write(folder: Path) -> None:
             with replacing(folder) as target:
@@ -291,7 +291,7 @@ class RunStore:
 
 
 class StoredRows:
-    """Rows in a file, with a checksum per chunk written after it; the caller locks the folder."""
+    """Rows in a file, with a checksum written after each chunk; the caller locks the folder."""
 
     def __init__(
         self, file: Path, made_from: dict[str, Any], *, num_rows: int, row_bytes: int, chunk: int, header: bytes = b""
@@ -299,11 +299,11 @@ class StoredRows:
         """Open or begin the file.
 
         Args:
-            file: Of rows; checksums go into its namesake in .jsonl.
-            made_from: All that the bytes depend on.
-            num_rows: In all.
+            file: Rows; checksums are in the same name with .jsonl.
+            made_from: Everything that determines the bytes.
+            num_rows: Total rows.
             row_bytes: Size of a row.
-            chunk: Rows written together.
+            chunk: Rows per chunk.
             header: Bytes before the rows.
 
         Raises:
@@ -311,7 +311,7 @@ class StoredRows:
             FileProblemError: The file cannot be read or written.
         """
         self.file, self._row_bytes, self._header = file, row_bytes, header
-        self._rows = {start: min(chunk, num_rows - start) for start in range(0, num_rows, chunk)}  # of each chunk
+        self._rows = {start: min(chunk, num_rows - start) for start in range(0, num_rows, chunk)}  # rows per chunk
         self._journal = file.with_suffix(".jsonl")
         known = self._known(made_from)
         try:
@@ -333,12 +333,12 @@ class StoredRows:
 
     def _known(self, made_from: dict[str, Any]) -> dict[int, int]:
         """Return checksums by first row."""
-        if not self.file.exists():  # moved away when whole
+        if not self.file.exists():  # moved away when complete
             self._journal.unlink(missing_ok=True)
         records, _ = read_records(self._journal)
         settings = next((record for record in records if "made_from" in record), None)
         chunks = {record["start"]: record["checksum"] for record in records if "start" in record}
-        if settings is None:  # new, or of lost origin
+        if settings is None:  # new, or settings lost
             self._journal.unlink(missing_ok=True)
             append_records(self._journal, {"format": FORMAT, "made_from": made_from})
             return {}

@@ -33,13 +33,13 @@ def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Enco
     Its output equals `hidden_states(batch)[layer]` of `encoder`, bitwise on CPU in float32.
 
     Args:
-        encoder: Stays as it is.
+        encoder: Left unchanged.
         layer: From 0 (embeddings) to L.
         copy_weights: False shares memory with `encoder`.
 
     Raises:
         LayerOutOfRangeError: The layer does not exist.
-        LayerNotHeldError: The family's class cannot hold it.
+        LayerNotHeldError: The model class cannot store this layer.
     """
     truncated_config(encoder.backbone.config, layer)
     return keep(encoder, range(1, layer + 1), copy_weights=copy_weights)
@@ -48,18 +48,18 @@ def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Enco
 def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) -> Encoder:
     """Return the encoder with its embeddings and these blocks only.
 
-    Its output equals running the blocks in order, bitwise on CPU in float32, then any final norm. Combinations,
-    poolings and heads over layers need all blocks.
+    Its output equals these blocks run in order, then any final norm, bitwise on CPU in float32. Poolings and heads
+    over layers are removed unless all blocks stay.
 
     Args:
-        encoder: Stays as it is.
+        encoder: Left unchanged.
         blocks: Rising numbers from 1 to L.
         copy_weights: False shares memory with `encoder`.
 
     Raises:
         LayerOutOfRangeError: A block does not exist.
-        LayerNotHeldError: The family's class cannot hold these blocks.
-        ModelError: They do not rise.
+        LayerNotHeldError: The model class cannot store these blocks.
+        ModelError: The numbers do not rise.
     """
     whole, config = len(blocks) == encoder.depth, kept_config(encoder.backbone.config, blocks)
     weights = encoder.backbone.state_dict()
@@ -90,7 +90,7 @@ def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) 
 
 
 def layers_held(config: PretrainedConfig) -> tuple[int, ...]:
-    """Return the layers of 0 … L that can be reloaded exactly."""
+    """Return the layers of 0 … L at which a cut model reloads exactly."""
     held = []
     for layer in range(config.num_hidden_layers + 1):
         with contextlib.suppress(LayerNotHeldError):
@@ -161,7 +161,7 @@ def _kept_names(config: PretrainedConfig, weights: Iterable[str], blocks: Sequen
 def parameters_kept(config: PretrainedConfig) -> tuple[int | None, ...]:
     """Count the parameters at each layer 0 … L, pooler excluded; None for layers that cannot be stored.
 
-    config: Of the backbone, such as `encoder.backbone.config`.
+    config: The backbone's, such as `encoder.backbone.config`.
     """
     held, pooler = layers_held(config), f"{family_of(config).pooler}."
     named = _meta_model(config).named_parameters()
@@ -178,12 +178,12 @@ def _meta_model(config: PretrainedConfig) -> Any:
 
 
 def paper_parameters(config: PretrainedConfig, layer: int) -> int:
-    """Count embeddings and first blocks as the TMFT paper does (Tables 1 and 2).
+    """Count parameters of embeddings and first blocks as in the TMFT paper (Tables 1 and 2).
 
-    It leaves out ELECTRA's `embeddings_project`, DeBERTa's `rel_embeddings` and convolution, final norms and poolers.
+    Excluded: ELECTRA's `embeddings_project`, DeBERTa's `rel_embeddings` and convolution, final norms and poolers.
 
     Args:
-        config: Of the backbone, such as `encoder.backbone.config`.
+        config: The backbone's, such as `encoder.backbone.config`.
         layer: Number of first blocks.
     """
     if not 0 <= layer <= config.num_hidden_layers:
@@ -202,14 +202,14 @@ _KEEP = "Leave the vocabulary as it is."
 def keep_words(encoder: Encoder, texts: Sequence[str]) -> Encoder:
     """Return a copy with the word pieces that these texts need, see `kept_pieces`.
 
-    Texts of kept pieces keep their vectors, bitwise on CPU in float32; others are split into kept pieces.
+    Texts of kept pieces keep their vectors, bitwise on CPU in float32; other texts are split into kept pieces.
 
     Args:
-        encoder: Stays as it is.
-        texts: Decide which pieces stay.
+        encoder: Left unchanged.
+        texts: All of their pieces stay.
 
     Raises:
-        ModelError: The tokenizer does not allow this.
+        ModelError: The tokenizer cannot be reduced.
     """
     rows = piece_ids(encoder, texts)
     pieces = kept_pieces(encoder, set().union(*rows))
@@ -228,7 +228,7 @@ def piece_ids(encoder: Encoder, texts: Sequence[str]) -> list[list[int]]:
 
 
 def kept_pieces(encoder: Encoder, used: Iterable[int]) -> list[int]:
-    """Return the rising ids of the pieces that these or any text need.
+    """Return the rising ids of `used` and of all pieces that any text may need.
 
     Always kept: added and special tokens, prompts, single characters or bytes, parts of merges, and the piece that
     scores unknown characters. Raises as `keep_words`.
@@ -289,7 +289,7 @@ def _is_single(name: str) -> bool:
 def _for_word_piece(tokenizer: PreTrainedTokenizerBase, model: State, _: set[str]) -> Iterator[str]:
     """Yield characters at and after a word's start, and pieces with an unknown first character.
 
-    Raises `ModelError` for later unknown ones: other pieces decide whether words with them are known.
+    Raises `ModelError` for unknown characters elsewhere: other pieces decide whether such words are known.
     """
     prefix, vocabulary, special = model["continuing_subword_prefix"], model["vocab"], set(tokenizer.all_special_tokens)
     for name in vocabulary:
@@ -314,7 +314,7 @@ def _is_word(tokenizer: Any, text: str) -> bool:
 
 
 def _for_unigram(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> Iterator[str]:
-    """Yield characters, pieces with unknown ones, and the piece that scores these."""
+    """Yield characters, pieces with unknown characters, and the piece that scores unknown characters."""
     vocabulary = model["vocab"]
     yield min(vocabulary, key=lambda entry: entry[1])[0]
     if model["unk_id"] is not None:
@@ -352,7 +352,7 @@ _RULES: dict[str, Callable[[PreTrainedTokenizerBase, State, set[str]], Iterator[
 
 
 def _places(state: State) -> Iterator[tuple[Any, Any]]:
-    """Yield container and key or index of ids beside the vocabulary."""
+    """Yield container and key or index of ids outside the vocabulary."""
     yield from ((token, "id") for token in state["added_tokens"])
     if state["padding"] is not None:
         yield state["padding"], "pad_id"
@@ -386,15 +386,15 @@ def _renumbered(encoder: Encoder, new: dict[int, int]) -> PreTrainedTokenizerBas
     return cast(PreTrainedTokenizerBase, tokenizer)
 
 
-# Texts sorted by length at a time.
+# Texts sorted by length together.
 WINDOW_TEXTS = 16_384
-# With padding; 13 layers of width 768 take 330 MB.
+# Per batch, with padding; 13 layers of width 768 take 330 MB.
 BATCH_TOKENS = 8_192
 
 
 StateBatch = tuple[list[int], Tensor, tuple[Tensor, ...], Tensor]
-"""Places of some texts among all, their pooled states (L', b, d) float32 on the CPU, and on the device their L' token
-states (b, t, d) and mask (b, t)."""
+"""Indices of the batch's texts, pooled states (L', b, d) in float32 on the CPU, L' token states (b, t, d) and mask
+(b, t) on the device."""
 
 
 def iter_states(
@@ -407,7 +407,7 @@ def iter_states(
     batch_size: int = 64,
     progress: Progress = silent,
 ) -> Iterator[tuple[StateBatch, ...]]:
-    """Yield the states of all layers by encoders with any tokenizers: one batch each, not in the order of `texts`.
+    """Yield the states of all layers, one batch per encoder, not in the order of `texts`.
 
     batch_size: Texts at most, see `BATCH_TOKENS`. raw: see `Encoder.hidden_states`. Raises `UsageError`.
     """
@@ -464,7 +464,7 @@ def layer_states(
         progress: See `ProgressOption`.
 
     Raises:
-        UsageError: For a wrong pooling, batch size or text.
+        UsageError: Invalid pooling, batch size or text.
         LayerOutOfRangeError: `up_to` does not exist.
         LayerNotHeldError: The model cannot be cut there.
     """
@@ -487,11 +487,11 @@ Call = tuple[nn.Module, list[Any], dict[str, Any]]
 class BlockRunner:
     """Run the blocks of an encoder over one batch, as `keep(encoder, blocks)` would.
 
-    Subsets share beginnings: `run(3, run(1, runner.embedded))` serves all that keep blocks 1 and 3 first.
+    Subsets share results: `run(3, run(1, runner.embedded))` serves every subset that starts with blocks 1 and 3.
 
     Attributes:
         embedded: States before block 1, (b, t, d).
-        mask: Of the batch.
+        mask: Attention mask of the batch.
         calls: Module and arguments of each block, without states.
     """
 
@@ -519,7 +519,7 @@ class BlockRunner:
 
     @torch.inference_mode()
     def run(self, block: int, states: Tensor) -> Tensor:
-        """Return the states (b, t, d) behind `block` (from 1)."""
+        """Return the states (b, t, d) after `block` (from 1)."""
         module, args, kwargs = self.calls[block - 1]
         output = module(states, *args, **kwargs)
         after: Tensor = output if isinstance(output, Tensor) else output[0]
