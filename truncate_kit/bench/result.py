@@ -95,7 +95,7 @@ GRAPH = "onnx-fp32"
 def select_backends(
     names: Sequence[str] | None, device: "torch.device", folders: Sequence[Path] = (), *, slow_starts: bool = True
 ) -> tuple[Backend, ...]:
-    """Return backends by name; `["all"]` selects all that run on `device`.
+    """Return backends by name; "all" selects each that runs on `device`.
 
     The default excludes rivals; it includes compilers only on CUDA with `slow_starts`, and fp16 or int8 graphs only if
     `folders` contain one for the device. Raises `UsageError` for an unknown name.
@@ -113,11 +113,9 @@ def select_backends(
 
     if names is None:
         return tuple(row for row in sensible if usual(row))
-    if list(names) == ["all"]:
-        return sensible
     for name in names:
         known_name("backend", name, ("all", *BACKENDS))
-    return tuple(row for row in BACKENDS.values() if row.name in names)
+    return sensible if "all" in names else tuple(row for row in BACKENDS.values() if row.name in names)
 
 
 # Settings
