@@ -59,7 +59,7 @@ def encode_alone(exported, source, out):
 
 
 def interrupted(rows, encoder, source, out, **options):
-    """Encode until so many rows are stored."""
+    """Encode, and stop once `rows` rows are stored."""
 
     def stop_at(task, done, total):
         if task == "Encoding" and done >= rows:

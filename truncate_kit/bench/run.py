@@ -381,7 +381,7 @@ class Subject:
             return graph
         if precision != "fp32":  # it needs pairs, or a GPU's kernels
             where = "" if self.folder is None else f" in {self.folder}"
-            raise AbsentError(f"no {name}{where}: make it with {export_call(precision)}")
+            raise AbsentError(f"no checked {name}{where}: make it with {export_call(precision)}")
         place = self.digest[:16] + ("" if self.target == "cpu" else f"-{self.target}")
         graph = (self._kept or self.scratch) / place / name
         if not is_graph_of(graph, self.digest):

@@ -351,7 +351,7 @@ def check_score(
 
 
 def measure_invariance(exported: OnnxEncoder, pairs: PairSet) -> dict[str, float]:
-    """Compare unit vectors of texts run in batches, or padded to the longest, with those of texts run alone.
+    """Measure how far batches, and padding to the longest text, move unit vectors from texts run alone.
 
     Return the largest entry differences, lowest cosines, and Spearman × 100.
     """

@@ -54,7 +54,6 @@ _TOKENIZER_FILES = (
     "tokenizer.model",
 )  # fmt: skip
 FolderState = tuple[tuple[str, int, int, int], ...]
-_AGAIN = "Download or save the model again."
 _MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.txt", "*.model", "*/config.json", "*/*.safetensors", "*/*.bin")
 _CONFIGS = ["*.json", "*.txt", "*.model", "*/config.json"]
 _OTHER_RUNTIMES = ["onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot"]
