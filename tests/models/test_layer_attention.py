@@ -124,8 +124,11 @@ def test_exported_with_the_pooling_inside_the_graph(tiny_folder, name, fused, tm
     torch.testing.assert_close(found, plain(tmp_path / "cut", encoder.pooler), atol=1e-4, rtol=1e-4)
 
 
-def test_cls_and_mean_in_one_ordinary_folder(tiny_folder, tmp_path):
+@pytest.mark.parametrize("layers", [(), (0, 1)])
+def test_cls_and_mean_in_one_ordinary_folder(layers, tiny_folder, tmp_path):
     encoder, other = (truncate(load_encoder(tiny_folder("bert"), pooling=pooling), 1) for pooling in ("cls", "mean"))
+    for one in (encoder, other) if layers else ():
+        one.combine_layers(layers)
     cls, mean = encoder.vectors(TEXTS), other.vectors(TEXTS)
     encoder.pooling = "concat"
     torch.testing.assert_close(encoder.vectors(TEXTS), torch.cat([cls, mean], dim=1))
@@ -136,4 +139,4 @@ def test_cls_and_mean_in_one_ordinary_folder(tiny_folder, tmp_path):
     torch.testing.assert_close(torch.as_tensor(peer.encode(TEXTS)), expected, atol=1e-5, rtol=1e-4)
     again = load_encoder(tmp_path / "m")
     torch.testing.assert_close(again.vectors(TEXTS), expected, atol=1e-6, rtol=1e-5)
-    assert again.pooling_name == "concat"
+    assert again.pooling_name == truncate(again, 0).pooling_name == "concat"

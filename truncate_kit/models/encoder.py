@@ -290,15 +290,15 @@ class Encoder(nn.Module):
         # else sentence-transformers does not read lower layers
         self.backbone.config.output_hidden_states = pooler is not None
 
-    def combine_layers(self, layers: Sequence[int]) -> None:
-        """Pool the mean over these layers. Raises `ModelError` if the family ends in a norm."""
+    def combine_layers(self, layers: Sequence[int], pooling: PoolingMode | None = None) -> None:
+        """Pool the mean over these layers, see `pool_with`. Raises `ModelError` if the family ends in a norm."""
         if self.family.final_norm is not None:
             shown = ", ".join(map(str, layers))
             raise ModelError(
                 f"A {self.family.name} model ends in a norm, which no ordinary folder applies to layers {shown} first.",
                 hint="Combine its layers with `combine()`: what that saves has a copy of the norm.",
             )
-        self.pool_with(None)
+        self.pool_with(None, pooling)
         self.combination, self.backbone.config.output_hidden_states = tuple(layers), True
 
     @property

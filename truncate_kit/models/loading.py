@@ -103,7 +103,7 @@ def load_encoder(
     )
     encoder.seen, encoder.trained = seen_by(folder), was_trained(folder)
     if pipeline.combination is not None:
-        encoder.combine_layers(pipeline.combination)
+        encoder.combine_layers(pipeline.combination, encoder.pooling)
     return encoder.to(target).eval()
 
 

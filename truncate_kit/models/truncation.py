@@ -85,7 +85,7 @@ def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) 
     if not whole:
         kept.heads = None
         if kept.pools_over_layers:
-            kept.pool_with(None)
+            kept.pool_with(None, kept.pooling)
     return kept.to(encoder.device).train(encoder.training)
 
 
