@@ -10,7 +10,7 @@ import pytest
 import torch
 from tokenizers import normalizers, processors
 from torch import nn
-from transformers import BertJapaneseTokenizer
+from transformers import BertJapaneseTokenizer, PhobertTokenizer
 
 from tests.support.families import SPECIAL, TINY_CONFIGS, WORDS
 from tests.support.heads import make_heads
@@ -204,7 +204,7 @@ def test_neither_folder_nor_name_nor_way_of_attention_count(tiny_folder, tmp_pat
     assert encoder_digest(load_encoder(moved)) != before
 
 
-def test_a_tokenizer_in_python_counts_by_vocabulary_and_settings(tiny_folder, tmp_path):
+def test_a_tokenizer_in_python_counts_by_vocabulary_merges_and_settings(tiny_folder, tmp_path):
     encoder, digests = load_encoder(tiny_folder("bert")), []
     for words, settings in ((WORDS, {}), ([*WORDS[1::-1], *WORDS[2:]], {}), (WORDS, {"do_lower_case": True})):
         (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, *words]) + "\n")
@@ -213,4 +213,9 @@ def test_a_tokenizer_in_python_counts_by_vocabulary_and_settings(tiny_folder, tm
         digests.append(encoder_digest(encoder))
         encoder.tokenizer = BertJapaneseTokenizer.from_pretrained(tmp_path / "saved")
         assert encoder_digest(encoder) == digests[-1]
-    assert len(set(digests)) == 3
+    (tmp_path / "vocab.txt").write_text("".join(f"{piece} 1\n" for piece in ("ab@@", "c", "a@@", "bc")))
+    for number, merges in enumerate(("a b 2\nb c</w> 1\n", "b c</w> 2\na b 1\n")):
+        (tmp_path / f"{number}.codes").write_text(merges)
+        encoder.tokenizer = PhobertTokenizer(str(tmp_path / "vocab.txt"), str(tmp_path / f"{number}.codes"))
+        digests.append(encoder_digest(encoder))
+    assert len(set(digests)) == 5

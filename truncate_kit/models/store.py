@@ -5,6 +5,7 @@ import json
 import logging
 import os
 import shutil
+import tempfile
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -110,7 +111,9 @@ def reader_parts(reader: TextReader) -> Iterator[Part]:
         for name, value in tokenizer.init_kwargs.items()
         if name not in _TOKENIZER_BOOKKEEPING and not name.endswith(("_file", "_token"))
     }
-    yield in_order([type(tokenizer).__name__, settings, tokenizer.added_tokens_decoder, tokenizer.get_vocab()])
+    yield in_order([type(tokenizer).__name__, settings, tokenizer.added_tokens_decoder])
+    with tempfile.TemporaryDirectory() as folder:  # every kind of vocabulary, with its merges or scores
+        yield from (Path(file).read_bytes() for file in sorted(tokenizer.save_vocabulary(folder)))
 
 
 def encoder_digest(encoder: Encoder) -> str:
