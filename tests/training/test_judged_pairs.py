@@ -129,6 +129,8 @@ def test_the_loss_is_that_of_a_loop_without_other_answers(tiny_folder, tmp_path,
     expected = pytest.approx(sum(losses) / len(losses), rel=1e-4)
     assert float(examples.loss(encoder.train(), batch).detach()) == expected
     assert not examples.separable  # parts of a batch have other negatives
+    unread = examples.loss_of(torch.empty(16, 16, device="meta"), batch)  # has no values: a GPU is not waited for
+    assert unread.shape == ()
 
 
 def test_a_teachers_vectors_are_those_of_its_searches(tiny_folder, tmp_path):

@@ -92,7 +92,7 @@ class Pairs(Examples):
         first: Token ids.
         second: Token ids.
         targets: One per pair.
-        loss: Maps vectors (b, d), (b, d) and targets (b,) to 0-d.
+        loss: Maps vectors (b, d), (b, d) and targets (b,), which stay on the CPU, to 0-d.
         head: Trained with the encoder.
         separable: Encode a batch in one forward pass, else (on the CPU) texts of similar length together.
     """
@@ -124,7 +124,7 @@ class Pairs(Examples):
     def loss_of(self, vectors: Tensor, batch: Sequence[int]) -> Tensor:
         """Return the loss from vectors (2b, d): first texts, then second texts."""
         first, second = vectors.float().chunk(2)
-        loss = self._loss(first, second, self._targets[list(batch)].to(first.device))
+        loss = self._loss(first, second, self._targets[list(batch)])
         if self._taught is not None:
             teacher, weight = self._taught
             wanted = teacher[[*batch, *(place + len(self) for place in batch)]].to(vectors.device)
@@ -134,13 +134,13 @@ class Pairs(Examples):
 
 def cosine_mse(first: Tensor, second: Tensor, target: Tensor) -> Tensor:
     """Return the mean squared error between cos(u, v) and targets (b,) in [0, 1]."""
-    return nn.functional.mse_loss(nn.functional.cosine_similarity(first, second), target)
+    return nn.functional.mse_loss(nn.functional.cosine_similarity(first, second), target.to(first.device))
 
 
 def cosine_entropy(first: Tensor, second: Tensor, target: Tensor) -> Tensor:
     """Return the binary cross entropy with cos(u, v) as logit; targets are 0 or 1, (b,)."""
     logits = nn.functional.cosine_similarity(first, second)
-    return nn.functional.binary_cross_entropy_with_logits(logits, target)
+    return nn.functional.binary_cross_entropy_with_logits(logits, target.to(first.device))
 
 
 def pair_logits(classifier: nn.Module, first: Tensor, second: Tensor) -> Tensor:
@@ -165,7 +165,7 @@ def classified_pairs(encoder: Encoder, first: list[Ids], second: list[Ids], pair
     classifier = nn.Linear(3 * encoder.vector_width, len(pairs.classes)).to(encoder.device)
 
     def loss(first: Tensor, second: Tensor, target: Tensor) -> Tensor:
-        return nn.functional.cross_entropy(pair_logits(classifier, first, second), target.long())
+        return nn.functional.cross_entropy(pair_logits(classifier, first, second), target.long().to(first.device))
 
     return Pairs(first, second, pairs.scores(), loss, classifier)
 
