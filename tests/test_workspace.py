@@ -35,7 +35,7 @@ def swept(tiny_folder, tmp_path_factory):
 
 @pytest.fixture
 def workspace(swept, tmp_path):
-    return Workspace(Path(shutil.copytree(swept[0], tmp_path / "work")))
+    return Workspace(Path(shutil.copytree(swept[0], tmp_path / "work.tmp")))  # no temporary folder of ours
 
 
 def size(folder: Path) -> int:

@@ -386,11 +386,11 @@ def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
             for run in runs
         ),
         reports=tuple(
-            str(path.relative_to(workspace.folder))
+            name
             for path in _below(workspace)
             if path.suffix in (".json", ".md", ".csv", ".png", ".html")
             and inside.isdisjoint(path.parents)
-            and ".tmp/" not in str(path)
+            and ".tmp/" not in (name := str(path.relative_to(workspace.folder)))
         ),
         kept={str(folder): size for folder, size in kept.items()},
         file_bytes=_size(workspace.folder),
