@@ -45,11 +45,13 @@ def instructions() -> frozenset[str]:
 
     For tests, the comma-separated TRUNCATE_KIT_INSTRUCTIONS overrides them.
     """
-    override = os.environ.get(INSTRUCTIONS)
-    if override is not None:
-        return frozenset(override.replace(",", " ").split())
     fields = _cpuinfo()
-    return frozenset(fields.get("flags", fields.get("features", "")).split())
+    return _parts(os.environ.get(INSTRUCTIONS, fields.get("flags", fields.get("features", ""))))
+
+
+@cache  # asked for by every linear layer in training
+def _parts(names: str) -> frozenset[str]:
+    return frozenset(names.replace(",", " ").split())
 
 
 def bf16_instructions(device: "torch.device") -> str | None:
