@@ -24,7 +24,7 @@ FP16 = {"precision": "fp16"}
 
 @pytest.fixture
 def verdicts(monkeypatch):
-    """A function that diagnoses a made-up machine, on which all fits but for what is given: what does not, by name."""
+    """A function that diagnoses a machine made up from its arguments, and returns the bad verdicts by name."""
     real = doctor.installed_version
     monkeypatch.setattr(torch, "get_num_threads", hardware.usable_cores)
     monkeypatch.setenv(hardware.INSTRUCTIONS, "avx512_bf16 avx512_vnni")
@@ -70,6 +70,25 @@ def verdicts(monkeypatch):
 )
 def test_what_does_not_fit(verdicts, machine, asked, found):
     assert verdicts(asked, **machine) == found
+
+
+@pytest.mark.parametrize(
+    ("printed", "reason"),
+    [
+        (
+            r"\033[1;31mlibrary.cc:9 Failed with error: libcudart.so.13: no such file\033[m\nmore",
+            "libcudart.so.13: no such file",
+        ),
+        (r"Traceback\nValueError: no provider.\n", "ValueError: no provider"),
+        ("", "its process ended with 3"),
+    ],
+)
+def test_the_reason_of_a_provider_that_does_not_start(printed, reason, tmp_path, monkeypatch):
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\nprintf '{printed}' >&2\nexit 3\n")
+    python.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(python))
+    assert doctor.start_provider(CUDA) == reason
 
 
 def test_instructions_and_threads(verdicts, monkeypatch):

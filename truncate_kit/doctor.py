@@ -117,7 +117,7 @@ def diagnose(
     precision: str | None = None,
     runtime: str | None = None,
 ) -> Diagnosis:
-    """Check this machine for the requirements, by default those of every use. Takes some seconds."""
+    """Check what this machine can run, by default for every use. Takes some seconds."""
     asked = Diagnosis(device=device, extras=extras, precision=precision, runtime=runtime)
     checks = [MachineCheck("Python", platform.python_version()), *_check_packages(asked), *_check_onnxruntime(asked)]
     try:
@@ -212,9 +212,9 @@ def start_provider(name: str) -> str:
     # The runtime may print to stdout too; the last line is the answer.
     if done.returncode == 0 and name in json.loads(done.stdout.splitlines()[-1]):
         return ""
-    last = (done.stderr.strip().splitlines() or [f"its process ended with {done.returncode}"])[-1]
-    library = re.search(" with error: (.+)", done.stderr)
-    return harmless(library[1] if library else last).rstrip(". ")
+    errors = re.sub(r"\x1b\[[\d;]*m", "", done.stderr).strip()  # the runtime colours its log
+    found = re.search(" with error: (.+)", errors) or re.search(r"(.+)\Z", errors)
+    return harmless(found[1] if found else f"its process ended with {done.returncode}").rstrip(". ")
 
 
 def _check_cuda(asked: Diagnosis) -> Iterator[MachineCheck]:
