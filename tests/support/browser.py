@@ -41,8 +41,8 @@ class Browser:
         # The protocol is spoken on descriptors 3 and 4 of the browser: a shell puts them there, from others than those.
         high = [fcntl.fcntl(one, fcntl.F_DUPFD, 10) for one in (theirs_in, theirs_out)]
         shell = ["bash", "-c", f'exec "$@" 3<&{high[0]} 4>&{high[1]}', "bash", *command]
-        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-        self._process = subprocess.Popen(shell, pass_fds=high, **quiet)  # type: ignore[call-overload]
+        quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        self._process = subprocess.Popen(shell, pass_fds=high, **quiet)
         for one in (theirs_in, theirs_out, *high):
             os.close(one)
         self._buffer, self._number, self.events = b"", 0, list[dict[str, Any]]()

@@ -55,7 +55,7 @@ def aggregate_task(name: str, tasks: Sequence[Any]) -> Any:
     from mteb.abstasks.aggregate_task_metadata import AggregateTaskMetadata
     from mteb.abstasks.aggregated_task import AbsTaskAggregate
 
-    class Local(AbsTaskAggregate):  # type: ignore[misc, unused-ignore]
+    class Local(AbsTaskAggregate):  # type: ignore[misc, unused-ignore]  # Any without mteb
         metadata = AggregateTaskMetadata(
             name=name, description="The mean.", tasks=list(tasks), main_score="cosine_spearman", type="STS",
             eval_splits=["test"],
@@ -73,7 +73,7 @@ def _dataset(columns: Mapping[str, Sequence[Any]]) -> Any:
 def _task(base: Any, name: str, *, kind: str, metric: str, data: Any) -> Any:
     mteb = mteb_package()
 
-    class Local(base):  # type: ignore[misc]
+    class Local(base):  # type: ignore[misc]  # base is Any
         metadata = mteb.TaskMetadata(
             name=name, description="Fed from memory.", dataset={"path": "nobody/nothing", "revision": "1"}, type=kind,
             category="t2t", modalities=["text"], eval_splits=["test"], eval_langs=["eng-Latn"], main_score=metric,

@@ -14,5 +14,5 @@ def without_dropout(encoder: Encoder) -> Encoder:
         if isinstance(module, torch.nn.Dropout):
             module.p = 0.0
         if hasattr(module, "dropout_prob"):  # attention
-            module.dropout_prob = 0.0  # type: ignore[assignment]
+            module.dropout_prob = 0.0  # type: ignore[assignment]  # not in nn.Module
     return encoder

@@ -24,7 +24,7 @@ class TruncateKitError(Exception):
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Skip the constructor: subclasses take other arguments.
-        return copyreg.__newobj__, (type(self),), {"args": self.args, "hint": self.hint}  # type: ignore[attr-defined]
+        return copyreg.__newobj__, (type(self),), vars(self) | {"args": self.args}  # type: ignore[attr-defined]  # untyped
 
 
 class MissingExtraError(TruncateKitError, ImportError):
@@ -158,7 +158,7 @@ def harmless_json(text: str) -> str:
 
 
 def longer_texts(name: str, long: int, learned: int) -> tuple[str, ...]:
-    """Warn if 95th-percentile length `long` exceeds `learned` of the training texts by over 25% (tokens)."""
+    """Warn if texts exceed the training texts by over 25 %; 95th percentiles of their lengths in tokens."""
     if long <= 1.25 * learned:
         return ()
     note = f"The texts of {name} are longer than the training texts: 95 of 100 have up to {long} tokens"

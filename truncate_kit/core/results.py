@@ -61,7 +61,8 @@ class Result:
         from pydantic import ValidationError
 
         try:
-            made: Self = _adapter(cls).validate_json(json.dumps(values))  # type: ignore[arg-type]  # tuples are lists
+            # In JSON tuples are lists.
+            made: Self = _adapter(cls).validate_json(json.dumps(values))  # type: ignore[arg-type]  # classes are hashable
         except ValidationError as error:
             first = error.errors()[0]
             raised = first.get("ctx", {}).get("error")
@@ -121,7 +122,7 @@ def json_schema(name: str, kinds: Sequence[type[Result]]) -> dict[str, Any]:
     """Return the JSON Schema of `--json`: one of `kinds`, and the format version."""
     from pydantic import TypeAdapter
 
-    inputs: Any = [(kind, "serialization", _adapter(kind)) for kind in kinds]  # type: ignore[arg-type]
+    inputs: Any = [(kind, "serialization", _adapter(kind)) for kind in kinds]  # type: ignore[arg-type]  # as above
     places, schema = TypeAdapter.json_schemas(inputs)
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
