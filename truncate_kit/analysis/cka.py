@@ -91,7 +91,7 @@ def compare_layers(
     level: float = 0.95,
     seed: int = 0,
 ) -> tuple[Curve, tuple[Row, ...]]:
-    """Compare all layers with those of a reference, or with each other; see `cka_matrix`.
+    """Compare all layers of a model with all layers of a reference, or with each other; see `cka_matrix`.
 
     layers: reference layers of the curve, by default at the same relative depth. outliers: dimensions of largest
     variance to set to 0 per layer. blocks: groups of texts for jackknife intervals, 0 or at least 2. Returns the curve
@@ -242,7 +242,7 @@ def _meaningful(own: Tensor, mean_squares: Tensor, precision: float) -> Tensor:
 
 
 def _normalised(cross: Tensor, own_x: Tensor, own_y: Tensor, undefined: Undefined) -> Tensor:
-    """Return cross / √(own_x[:, None] · own_y); for own terms not positive, NaN, or raise `DataError`."""
+    """Return cross / √(own_x[:, None] · own_y). Own terms up to 0 give NaN, or raise `DataError`."""
     for own, side in ((own_x, "the model"), (own_y, "the reference")):
         if undefined == "raise" and (layers := (~(own > 0)).nonzero().flatten().tolist()):
             same = "the same for every text (for most texts, under the RBF kernel)"

@@ -78,7 +78,7 @@ class LayerProfile(Result):
     width: int
     pooling: str
     raw: bool
-    parameters: tuple[int | None, ...]  # after a cut at each layer, pooler excluded; empty if uncuttable there
+    parameters: tuple[int | None, ...]  # after a cut at each layer, pooler excluded; missing if uncuttable there
     # With the reference at the same relative depth, or the own middle layer.
     cka: Curve
     cka_without_outliers: Curve | None  # without dimensions of largest variance

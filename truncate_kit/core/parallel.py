@@ -269,7 +269,7 @@ def _finished(
     said: Callable[[], Iterable[Any]],
     send: Send,
 ) -> Iterator[tuple[Task, Any]]:
-    """Yield tasks as they finish, and keep as many `running` as there are slots; machines come and go."""
+    """Yield tasks as they finish; fill `running` up to the slots, which change as machines come and go."""
     tasks = iter(tasks)
     while True:
         for task in islice(tasks, max(0, slots() - len(running))):

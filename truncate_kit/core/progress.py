@@ -16,9 +16,8 @@ _logger = logging.getLogger(__name__)
 # Without a terminal, seconds: before a task's first line, between lines, least time left for a line.
 TELL_AFTER, TELL_EVERY, TELL_LEFT = 2.0, 60.0, 5.0
 
-
 Progress = Callable[[str, int, int], None]
-"""Called with task, steps done, total steps; the task ends when both are equal."""
+"""Called with task, steps done and total steps; the task ends when all steps are done."""
 
 
 class TrialEvent(NamedTuple):

@@ -24,8 +24,6 @@ _TYPES: dict[VectorPrecision, str] = {
 }
 PRECISIONS = tuple(_TYPES)
 _INT8_MOST = 127
-
-
 Array: TypeAlias = "NDArray[np.float64]"
 Counts: TypeAlias = "NDArray[np.int64]"
 Span: TypeAlias = tuple[float, float | None]

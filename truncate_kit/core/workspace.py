@@ -295,7 +295,7 @@ class Workspace:
         replace(self.remembered(), benched=data and _absolute(data)).write(self._sources)
 
     def replaced_by(self, model: str, *, distilled: bool = False) -> str | None:
-        """Return a warning if a lean model of `model` replaces that of another model.
+        """Return a warning if the lean model was made from a model other than `model`.
 
         Raises `UsageError` if a distilled model would be lost, unless `distilled` from the same model.
         """

@@ -94,7 +94,7 @@ class Pairs(Examples):
         targets: One per pair.
         loss: Maps vectors (b, d), (b, d) and targets (b,), which stay on the CPU, to 0-d.
         head: Trained with the encoder.
-        separable: Encode a batch in one forward pass, else (on the CPU) texts of similar length together.
+        separable: True if the loss is a mean over pairs. If False, the CPU encodes texts of similar length together.
     """
 
     def __init__(

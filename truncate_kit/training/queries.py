@@ -79,7 +79,7 @@ def check_queries(data: RetrievalSet) -> None:
     if (number := len(set(data.queries))) < 2 * FEWEST_QUERIES:
         raise DataError(
             f"{data.name} has {number} judged queries: too few to choose by one half and report the other.",
-            hint=f"Give at least {2 * FEWEST_QUERIES}, without dev.tsv in test.tsv; or choose by something else.",
+            hint=f"Give at least {2 * FEWEST_QUERIES}, remove dev.tsv to use test.tsv, or choose by something else.",
         )
 
 

@@ -146,7 +146,7 @@ def described(method: Method) -> str:
 
 
 def find_objective(name: str, method: Method) -> Objective:
-    """Return the objective. Raises `UsageError` unless of this method."""
+    """Return an objective of this method. Raises `UsageError`."""
     if name not in objective_names(method):
         hint = f"Use one of: {', '.join(objective_names(method))}."
         raise UsageError(f"There is no objective {name!r} here.", hint=hint)
@@ -155,7 +155,7 @@ def find_objective(name: str, method: Method) -> Objective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings(Result):
-    """Settings of one training run; defaults of the TMFT paper or its code, but `buckets` and rates of narrow models.
+    """Settings of one training run; defaults of the TMFT paper or its code, except `buckets` and narrow models' rates.
 
     Attributes:
         objective: A row of `OBJECTIVES`.
