@@ -15,7 +15,7 @@ EARLY = (0.98, 0.91, 0.88, 0.78, 0.71, 0.62, 0.55, 0.51, 0.58)
 ALIKE = (1.0,) * 9
 SHRINKING, STEADY = {"effective_rank": (70.0,) * 8 + (18.0,)}, {"effective_rank": (70.0,) * 8 + (60.0,)}
 BERT = {"reference": "mini-bert"}
-UNKNOWN = "Whether similarity scores drop at the end of this model is not known"
+UNKNOWN = "A drop of similarity scores at the end of this model is neither predicted nor ruled out"
 
 
 @pytest.mark.parametrize(

@@ -97,7 +97,7 @@ def test_paraphrase_labels_are_scored_by_f1(run, tiny_folder, tmp_path):
     )
     assert code == 0, err
     assert "F1 × 100; 1 seed, 1 epoch," in out
-    assert "Whether the last layers are worse is not known before training" in out + err
+    assert "cannot be predicted for classes or labels" in out + err
     assert "expected to drop" not in out + err
 
 

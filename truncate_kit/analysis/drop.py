@@ -41,7 +41,7 @@ LEAST_RANK = 1e-3  # for equal states
 CKA_LOST = "CKA lost at the end"
 OWN_MIDDLE = "the model's own middle layer"
 # All drops predicted on paraphrases were false (benchmarks/drop/foresight.csv).
-NOT_PREDICTED = "Whether the last layers are worse is not known before training on classes or labels."
+NOT_PREDICTED = "A drop at the end of the model cannot be predicted for classes or labels."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -126,7 +126,7 @@ def predict_drop(
         said += f"; by sweeps of four small models the probability of a drop of two points is {probability:.2f}"
     elif drops:
         said += f"; confidence {confidence:.2f}, not calibrated"
-    expected = "Whether similarity scores drop at the end of this model is not known"
+    expected = "A drop of similarity scores at the end of this model is neither predicted nor ruled out"
     if drops:
         from_layer = depth
         while from_layer > 1 and (value := cka[from_layer - 1]) is not None and value < level - CKA_DROP:
