@@ -66,7 +66,6 @@ def economical(folder: Path) -> Iterator[None]:
     - Of a folder that stays as it is, a small model is built once, and copied.
     - Nobody waits for the disk: tests kill processes, but no machine.
     - Calls are timed a few times only, and without rests between them.
-    - What a processor can multiply is seen in matrices of 128 rows; users' have 1,536, and take it 0.07 s each.
     - Graphs run in one thread: that of the tests beside these waits in no loop for the next call.
     - Layers that loading builds before it has their weights draw none.
     - Figures, and charts of pages, are plotted, but drawn only where a test asks for it (`drawing`): each takes an
