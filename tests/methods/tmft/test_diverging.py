@@ -20,8 +20,6 @@ from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.running import run_study
 from truncate_kit.methods.tmft.trials import TrialRunner
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.store import RunStore
-from truncate_kit.training.examples import LabelledTask
 from truncate_kit.training.settings import TrainingSettings, Trial
 from truncate_kit_cli.app import main
 
@@ -40,15 +38,13 @@ def bursting(tiny_folder, tmp_path):
 
 
 def test_a_layer_that_diverges_ends_alone(bursting, tmp_path):
-    encoder, store = load_encoder(bursting), RunStore(tmp_path, "0123456789abcdef")
-    settings = TrainingSettings(epochs=1)
-    runner = TrialRunner(encoder, LabelledTask(encoder, DATA, settings.objective), settings, store)
+    runner = TrialRunner(load_encoder(bursting), DATA, TrainingSettings(epochs=1), tmp_path)
     places = [(layer, seed) for layer in (1, 3, 2) for seed in (0, 1)]
     said = r"Layer 3, seed 0: Training diverged in epoch 1, step 1,.* Finished trials are kept"
-    with store.open(), pytest.raises(DivergedError, match=said) as raised:
+    with runner.store.open(), pytest.raises(DivergedError, match=said) as raised:
         runner.run_all(places)
     assert "learning_rate" in raised.value.hint
-    assert {(trial.layer, trial.seed) for trial in store.all(Trial).values()} == {(1, 0), (1, 1), (2, 0), (2, 1)}
+    assert {(trial.layer, trial.seed) for trial in runner.store.all(Trial).values()} == {(1, 0), (1, 1), (2, 0), (2, 1)}
     assert not list(tmp_path.rglob("*.checkpoint"))
 
 

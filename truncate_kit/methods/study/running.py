@@ -33,7 +33,7 @@ from truncate_kit.methods.study.result import (
     StudyRow,
     read_published,
 )
-from truncate_kit.methods.tmft.trials import TrialRunner, kept_encoder, layers_named, scores_by_layer, trial_runner
+from truncate_kit.methods.tmft.trials import TrialRunner, kept_encoder, layers_named, scores_by_layer
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder, random_encoder
 from truncate_kit.models.truncation import layer_states, layers_held, paper_parameters, truncate
@@ -204,7 +204,7 @@ def _parts(
                 first = WordPrior(encoder, words, word_training(prior.precision, prior.learning_rate))
             for task in tasks:
                 data, searched = task_data(task)
-                runner = trial_runner(
+                runner = TrialRunner(
                     encoder,
                     data,
                     task.training,

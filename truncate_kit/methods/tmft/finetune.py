@@ -30,7 +30,6 @@ from truncate_kit.methods.tmft.trials import (
     layers_named,
     layers_to_try,
     scores_by_layer,
-    trial_runner,
 )
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import save_encoder
@@ -263,7 +262,7 @@ class _Sweep:
             self.choosing += choosing_queries(retrieval)
 
         def runner_of(model: Encoder) -> TrialRunner:
-            return trial_runner(
+            return TrialRunner(
                 model,
                 data,
                 training,

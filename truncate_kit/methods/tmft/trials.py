@@ -261,27 +261,55 @@ class TrialWork:
 
 
 class TrialRunner:
-    """Runs trials of one model on one task, and alone writes their store.
+    """Runs trials of one model on labelled pairs, and alone writes their store.
 
-    By default trials run one by one here; `keeps_weights` keeps the weights of every full trial.
+    Args:
+        full: The full model.
+        data: Training pairs with texts of `retrieval`, or judged ones with its queries, are left out.
+        settings: Settings of every trial.
+        folder: Holds one store for each model, data and settings.
+        prior: Training before each trial.
+        teacher: Model with vectors to learn in addition to the labels.
+        teacher_weight: Weight of its loss.
+        retrieval: Replaces dev and test.
+        watcher: Receives steps, epochs and finished trials.
+        engine: By default, trials run one by one here.
+        keeps_weights: Keep the weights of every full trial.
     """
 
     def __init__(
         self,
         full: Encoder,
-        task: LabelledTask,
+        data: PairSplits,
         settings: TrainingSettings,
-        store: RunStore,
+        folder: Path,
         prior: "WordPrior | None" = None,
+        *,
+        teacher: Encoder | None = None,
+        teacher_weight: float = 1.0,
+        retrieval: "RetrievalSet | None" = None,
         watcher: TrialWatcher | None = None,
         engine: Engine | None = None,
-        *,
         keeps_weights: bool = False,
     ) -> None:
-        self.full, self.task, self.settings, self.store, self.prior = full, task, settings, store, prior
+        queries = None
+        if retrieval is not None:
+            from truncate_kit.training.queries import halves
+
+            queries = halves(full, retrieval)
+            # Documents serve many queries: of judged pairs only queries are left out.
+            data = data.without_texts(retrieval.asked if settings.row.data == "judged" else retrieval.held_out)
+        self.full, self.settings, self.prior = full, settings, prior
+        self.task = LabelledTask(full, data, settings.objective, teacher, teacher_weight, queries)
+        parts = [settings.settled(full.width).to_json(), data.fingerprint()]
+        parts += [] if prior is None else [prior.fingerprint()]
+        parts += [] if teacher is None else [encoder_digest(teacher), str(teacher_weight)]
+        parts += [] if retrieval is None else [retrieval.fingerprint() + scored_as(retrieval, full)]
+        described = {"model": full.name, "data": data.name, "training": settings.to_dict()}
+        self.store = RunStore(folder, run_key(full, *parts), described)
         self.watcher, self._engine = watcher or TrialWatcher(), engine or Engine()
         self._keeps_weights = keeps_weights
-        self._work = TrialWork(full, task, settings, prior, store.folder)
+        self._work = TrialWork(full, self.task, settings, prior, self.store.folder)
 
     def run_all(self, places: Iterable[tuple[int, int]], **options: Any) -> tuple[Trial, ...]:
         """Return trials by layer and seed, in this order, see `as_finished`."""
@@ -403,39 +431,6 @@ class TrialRunner:
                 kept(name), partial(torch.tensor, list(scores.values()), dtype=torch.float64)
             )
         return [dict(zip(layers, tensor.tolist(), strict=True)) for tensor in rankings.values() if tensor is not None]
-
-
-def trial_runner(
-    full: Encoder,
-    data: PairSplits,
-    training: TrainingSettings,
-    folder: Path,
-    prior: "WordPrior | None" = None,
-    *,
-    teacher: Encoder | None = None,
-    teacher_weight: float = 1.0,
-    retrieval: "RetrievalSet | None" = None,
-    **options: Any,
-) -> TrialRunner:
-    """Return a runner of trials on labelled pairs, stored in `folder` by all that they depend on.
-
-    Training pairs with texts of `retrieval`, or judged ones with its queries, are left out. `options` are of
-    `TrialRunner`.
-    """
-    queries = None
-    if retrieval is not None:
-        from truncate_kit.training.queries import halves
-
-        queries = halves(full, retrieval)
-        # Documents serve many queries: of judged pairs only queries are left out.
-        data = data.without_texts(retrieval.asked if training.row.data == "judged" else retrieval.held_out)
-    task = LabelledTask(full, data, training.objective, teacher, teacher_weight, queries)
-    parts = [training.settled(full.width).to_json(), data.fingerprint(), "LabelledTask"]
-    parts += [] if prior is None else [prior.fingerprint()]
-    parts += [] if teacher is None else [encoder_digest(teacher), str(teacher_weight)]
-    parts += [] if retrieval is None else [retrieval.fingerprint() + scored_as(retrieval, full)]
-    described = {"model": full.name, "data": data.name, "training": training.to_dict()}
-    return TrialRunner(full, task, training, RunStore(folder, run_key(full, *parts), described), prior, **options)
 
 
 def _earlier(layer: int, seed: int) -> str:
