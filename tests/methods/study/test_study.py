@@ -239,7 +239,7 @@ def test_a_study_that_names_less_has_tables_of_the_rest(file, done, tmp_path):
         ("[training]", '[[priors]]\nname = "a"\n[[priors]]\ntexts = "none.txt"\n[training]', "none.txt does not exist"),
         ("[training]", '[[priors]]\nwords = "none"\n[training]', "none holds no word similarity set"),
         ("[training]", '[[priors]]\ntexts = "labels.csv"\nlayer = 9\n[training]', "Layer 9 does not exist"),
-        ("[training]", 'read_earlier = true\n[training]\nobjective = "entailment"', "does not fit an earlier one"),
+        ("[training]", 'read_earlier = true\n[training]\nobjective = "entailment"', "does not fit earlier layers"),
     ],
 )
 def test_what_is_wrong_in_the_last_line_is_said_before_the_first_training(file, tmp_path, old, new, error):

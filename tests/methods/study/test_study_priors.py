@@ -131,5 +131,5 @@ def test_a_classifier_is_not_read_at_earlier_layers(home, tmp_path):
     text = (home / "study.toml").read_text()
     text = text.replace('data = "graded.csv"', 'data = "classes.csv", objective = "entailment"')
     (home / "bad.toml").write_text(text)
-    with pytest.raises(UsageError, match="does not fit an earlier one"):
+    with pytest.raises(UsageError, match="does not fit earlier layers"):
         run_study(read_study(home / "bad.toml"), tmp_path)

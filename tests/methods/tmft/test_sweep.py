@@ -162,7 +162,7 @@ def test_a_combination_of_layers_is_trained_as_one(tiny_folder, tmp_path):
     assert trained != pytest.approx(evaluate(encoder, word_splits().test.pairs).spearman, abs=0.01)
     assert "| Layers | their mean: 0, 2, 3 |" in (tmp_path / "lean" / "README.md").read_text()
     assert layers_named(encoder, "auto") == (3,)  # cut below it would be another model under the same name
-    with pytest.raises(UsageError, match="made of several layers"):
+    with pytest.raises(UsageError, match="combine several layers"):
         layers_named(encoder, "1..3")
 
 
@@ -183,8 +183,8 @@ def test_trials_of_one_model_are_not_handed_to_another(tiny_folder, tmp_path):
 @pytest.mark.parametrize(
     ("settings", "chosen", "said"),
     [
-        ({"pick": "robust", "within": 100.0}, 3, "distillation makes it smaller."),
-        ({"strategy": "last"}, 3, "Nothing is cut; distillation makes it smaller."),
+        ({"pick": "robust", "within": 100.0}, 3, "distillation makes the model smaller."),
+        ({"strategy": "last"}, 3, "No block is cut; distillation makes the model smaller."),
         ({"pick": "small", "within": 100.0}, 0, "within 100 points of the best dev score (small, exhaustive search)."),
         ({"pick": "robust", "within": 100.0, "layers": "1,2"}, 2, "(robust, of those that were asked for)."),
         ({"layers": "3"}, 3, "the only one to choose from."),

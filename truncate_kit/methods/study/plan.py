@@ -6,8 +6,8 @@ read_earlier = false             # also score earlier layers of the last one's m
 cka = "bert, random weights"     # reference of CKA
 published = "reference"          # file or folder of published figures
 
-[training]                       # of all tasks
-epochs = 10                      # all of `TrainingSettings`
+[training]                       # for all tasks
+epochs = 10                      # or any field of `TrainingSettings`
 
 [[models]]
 model = "mini-electra-discriminator"
@@ -18,29 +18,29 @@ name = "bert, random weights"    # name in tables
 weights = "random"               # drawn once; else pretrained
 pooling = "cls"                  # else the model's own
 max_length = 64                  # tokens
-blocks = [1, 4, 6]               # kept, or "1..3,6"; layers count among them
+blocks = [1, 4, 6]               # to keep, or "1..3,6"; layers count these
 published = "BERT-base"          # name in the figures
 
 [[priors]]                       # learned before TMFT; an empty one is TMFT alone
 
 [[priors]]
 words = "wordsim"                # folder of word similarity sets, learned before each trial
-tasks = ["bundled"]              # that follow; else all
+tasks = ["bundled"]              # only before these tasks; else all
 
 [[priors]]
 texts = "domain.txt"             # raw text for masked words
 name = "in-domain"
-layer = 6                        # cut there before
+layer = 6                        # cut at this layer first
 epochs = 3
 batch_size = 256                 # texts per step
-learning_rate = 2e-5             # peak, of words as well; else by width
+learning_rate = 2e-5             # peak, also for words; else by width
 precision = "fp32"
 
 [[tasks]]
 data = "bundled"                 # file, folder (also for retrieval) or hub name
 name = "bundled"
 columns = ["sentence1", "sentence2", "score"]
-scale = [0, 5]                   # possible scores; else found, as columns are
+scale = [0, 5]                   # lowest and highest score; else inferred
 objective = "cosine"             # any key of [training]
 read_earlier = true
 models = ["bert, random weights", "mini-electra-discriminator"]     # else all
@@ -49,7 +49,7 @@ published = "stsb/en"
 [[tasks]]
 data = "bundled"
 name = "by queries"
-retrieval = "search"             # folder with queries, half to choose the epoch, half to report
+retrieval = "search"             # folder; half of the queries choose the epoch, half report
 search_metric = "ndcg"           # or mrr, recall
 """
 
@@ -98,7 +98,7 @@ class StudyModel(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyPrior(AdaptationSettings):
-    """Training before TMFT: raw texts, with these settings, then words."""
+    """Training before TMFT: on raw texts with these settings, then on words."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _KNOWN_KEYS
     name: str = ""  # added to the model's name
@@ -113,7 +113,7 @@ class StudyPrior(AdaptationSettings):
         return _inherited(AdaptationSettings, self)
 
     def label(self, model: StudyModel) -> str:
-        """Name a model after this prior."""
+        """Return the name in tables of `model` with this prior."""
         return f"{model.name}, {self.name} first" if self.name else model.name
 
 
@@ -135,7 +135,7 @@ class StudyTask(TrainingSettings):
     def __post_init__(self) -> None:
         TrainingSettings.__post_init__(self)
         if self.read_earlier and self.row.trains_head:
-            said = f"{self.name}: a classifier that was trained at the last layer does not fit an earlier one."
+            said = f"{self.name}: a classifier trained at the last layer does not fit earlier layers."
             raise UsageError(said, hint="Add read_earlier = false to this task.")
 
     @property
@@ -163,7 +163,7 @@ class Study(Result):
         if not (models and self.priors and tasks):
             raise UsageError("A study needs models and tasks.", hint="Give at least one [[models]] and one [[tasks]].")
         labels = [prior.label(model) for model in self.models for prior in self.priors]
-        # Figures of one name would replace each other.
+        # Figures with equal names would overwrite each other.
         for names in (labels, [figure_name(task, "curves") for task in tasks]):
             if len(set(names)) < len(names):
                 twice = max(names, key=names.count)
@@ -184,12 +184,12 @@ class Study(Result):
 
 
 def _inherited(kind: type[Kind], part: Kind) -> Kind:
-    """Return the settings that a part has from `kind`."""
+    """Return the fields that `part` inherits from `kind`."""
     return kind(**{field.name: getattr(part, field.name) for field in fields(kind)})
 
 
 def read_study(path: str | Path) -> Study:
-    """Read a study from TOML; paths in it count from its own folder, and may hold environment variables ($DATA).
+    """Read a study from TOML; its paths start at its folder, and may contain environment variables ($DATA).
 
     Raises `DataError` if the file is missing or not TOML, `UsageError` for an unknown key or an impossible value.
     """
@@ -237,7 +237,7 @@ def _model(entry: dict[str, Any]) -> dict[str, Any]:
 def _prior(entry: dict[str, Any]) -> dict[str, Any]:
     name = " and ".join(words for key, words in (("texts", "masked words"), ("words", "words")) if key in entry)
     if not name and {*entry} - {"name", "tasks"}:
-        raise UsageError("A prior has no texts or words to learn.", hint="Add texts or words, or leave it empty.")
+        raise UsageError("A prior has no texts or words.", hint="Add texts or words, or leave the prior empty.")
     if "layer" in entry:
         name += f" at layer {entry['layer']}"
     return {"name": name} | entry
@@ -253,9 +253,9 @@ def _task(entry: dict[str, Any], shared: dict[str, Any]) -> dict[str, Any]:
 
 
 def _located(name: str, home: Path, *, is_path: bool) -> str:
-    """Return a path from the folder of the study file; other names stay as they are.
+    """Return a path from the folder of the study file; other names are unchanged.
 
-    is_path: it cannot be a hub name.
+    is_path: `name` cannot be a hub name.
     """
     full = os.path.expandvars(name)
     if "$" in full:

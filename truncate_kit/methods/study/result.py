@@ -36,7 +36,7 @@ class StudyRow(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CKARow(Result):
-    """Linear CKA, debiased or biased, of a layer to the reference's on test texts; empty if states do not differ."""
+    """Linear CKA, debiased or biased, with a layer of the reference on test texts; None if undefined."""
 
     model: str
     reference: str
@@ -79,7 +79,7 @@ class Summary(NamedTuple):
 
     best_dev: StudyRow  # the paper's choice
     last: StudyRow | None  # the last layer
-    drop: float | None  # best earlier test score minus the last one
+    drop: float | None  # best test score of other layers, less the last layer's
     drops: bool  # by two points and two standard errors; never with one seed
 
 
@@ -121,7 +121,7 @@ def figure_name(task: str, kind: str) -> str:
     return f"{kind}-{name}.png"
 
 
-PLAIN, AFTER_WORDS, AFTER_TEXTS = "plain", "word-similarity", "dapt"  # settings in the scores by layer
+PLAIN, AFTER_WORDS, AFTER_TEXTS = "plain", "word-similarity", "dapt"  # settings of published figures
 STSB = "stsb/en"
 SETS = {
     ("STSB", "en"): STSB,
@@ -167,7 +167,7 @@ def read_published(path: str | None) -> Published:
 def _figures(rows: "csv.DictReader[str]") -> Iterator[tuple[Place, float]]:
     columns = set(rows.fieldnames or ())
     for row in rows:
-        layer = int(row["layer"] or -1)  # the paper omits some
+        layer = int(row["layer"] or -1)  # the paper leaves some out
         if "val_spearman" in columns:
             for split, name in (("dev", "val"), ("test", "test")):
                 for metric in ("spearman", "pearson"):

@@ -1,4 +1,4 @@
-"""Run a study trial by trial; after a stop at any instant the same call continues."""
+"""Run a study trial by trial; a repeated call resumes a stopped study."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -60,11 +60,11 @@ def run_study(
     """Train every model after every prior on every task at every layer with every seed, the reference of CKA first.
 
     Args:
-        study: What is run.
-        out: Gets `trials/` and `adapted/`; finished work there is not repeated.
-        progress: True draws bars and logs epochs; a `TrialWatcher` hears of every epoch and finished trial.
-        finished: Called with all rows so far whenever a model is done on a task, once they are as many as in
-            `study.json` in `out`: a resumed study that is stopped again loses none.
+        study: Plan to run.
+        out: Output folder for `trials/` and `adapted/`; finished work there is not repeated.
+        progress: True draws bars and logs epochs; a `TrialWatcher` receives every epoch and finished trial.
+        finished: Called with all rows so far after each model and task, once there are as many as in `study.json` of
+            `out`, so that a resumed study loses no rows.
         engine: See `finetune`.
         device: Device of the models here.
 
@@ -74,7 +74,7 @@ def run_study(
     """
     start, watcher, folder = time.perf_counter(), watcher_of(progress), local_path(out)
     published = check_study(study, device)
-    with run_lock(folder), _adapting(study, folder):  # no second process meanwhile
+    with run_lock(folder), _adapting(study, folder):
         earlier = StudyResult.read_if_whole(folder / STUDY_FILE)
         known = 0 if earlier is None else len(earlier.rows)
         rows, cka, references = list[StudyRow](), list[CKARow](), dict[tuple[str, str], Part]()
@@ -85,7 +85,7 @@ def run_study(
             compared = part.model.name == study.cka or place in references
             try:
                 rows += part.rows(study, published, compared)
-            except DivergedError as error:  # the others go on
+            except DivergedError as error:  # others continue
                 diverged.append(DivergedError(f"{part.name}, {part.task.name}: {error}", hint=error.hint))
                 continue
             if compared:
@@ -94,7 +94,7 @@ def run_study(
             result = StudyResult(rows=tuple(rows), seconds=time.perf_counter() - start, cka=tuple(cka))
             if finished is not None and len(rows) >= known:
                 finished(result)
-        if finished is not None and 0 < len(rows) < known:  # of a study that names less than before
+        if finished is not None and 0 < len(rows) < known:  # the study has become smaller
             finished(result)
         if diverged:
             raise diverged[0]
@@ -104,7 +104,7 @@ def run_study(
 def adapt_all(
     study: Study, out: Path, *, device: str | None = None, group: Group = ALONE, progress: Progress = silent
 ) -> None:
-    """Adapt to raw text only, shared by the processes of `group`; `run_study` then reads the models."""
+    """Adapt all models to raw text, shared by the processes of `group`; `run_study` then loads them."""
     check_study(study, device)
     folder = local_path(out)
     if group.leads:
@@ -130,7 +130,7 @@ def _adapted(encoder: Encoder, prior: StudyPrior, out: Path, progress: Progress,
 
 
 def check_study(study: Study, device: str | None = None) -> Published:
-    """Load every model and set once, so that no mistake shows after days; return the published figures."""
+    """Load every model and data set to find mistakes before training; return the published figures."""
     published = read_published(study.published)
     check_published(study, published)
     for precision in {task.precision for task in study.tasks} | {prior.precision for prior in study.priors}:
@@ -162,12 +162,10 @@ def check_published(study: Study, figures: Published) -> None:
     wanted -= {None, *chain(*places)}
     names = [[part.published or part.name for part in parts] for parts in (study.models, study.tasks)]
     if wanted or (figures and not places & {*product(*names)}):
-        hint = 'published = "FILE OR FOLDER" at the top of the study names the figures; a model or task has published ='
+        hint = 'Set published = "FILE OR FOLDER" for the study, and published = "NAME" for its models and tasks.'
         models, tasks = (", ".join(sorted(set(known))) for known in zip(*places, strict=True)) if places else ("", "")
         of = repr(wanted.pop()) if wanted else "a model and a task of this study"
-        raise UsageError(
-            f"There are no published figures of {of}.", hint=f"{hint} NAME. Models: {models}. Tasks: {tasks}."
-        )
+        raise UsageError(f"There are no published figures of {of}.", hint=f"{hint} Models: {models}. Tasks: {tasks}.")
 
 
 def load_model(model: StudyModel, device: str | None = None) -> Encoder:
@@ -220,7 +218,7 @@ def _parts(
 class Part:
     """One model after one prior on one task: its trials, and states of its layers on the test texts for CKA.
 
-    States are stored, as they are a fraction of the size of the weights.
+    States are stored instead of weights, which are far larger.
     """
 
     def __init__(self, model: StudyModel, prior: StudyPrior, task: StudyTask, runner: TrialRunner) -> None:
@@ -254,7 +252,7 @@ class Part:
         return rows
 
     def _figures(self, layer: int, published: Published) -> dict[str, float | None]:
-        """Return the published figures of a layer; none of random weights, queries or other blocks."""
+        """Return the published figures of a layer; empty for random weights, queries or other blocks."""
         model, task, prior = self.model, self.task, self.prior
         blocks = (*range(1, layer + 1),) if model.blocks is None else model.blocks[:layer]
         if model.weights == "random" or task.retrieval is not None or blocks != (*range(1, layer + 1),):
@@ -276,11 +274,11 @@ class Part:
         return texts[:: -(-len(texts) // MOST_TEXTS)]
 
     def _collect(self, layers: Sequence[int]) -> None:
-        """Store states, untrained and of each trained layer, of the last one's model at all layers."""
+        """Store states of all layers, untrained and trained at the last layer, and of each other trained layer."""
         depth, store = self.full.depth, self.store
         store.tensor("states-untrained", lambda: self._states(self.full, "untrained"))
         missing = [(layer, CKA_SEED) for layer in {*layers, depth} if not store.has_weights(_trained(layer))]
-        # Read as soon as a trial is finished: its weights then go.
+        # Weights are read as soon as a trial is finished, then removed.
         for trial in self.runner.as_finished(missing, keep_weights=True):
             trained, first = store.encoder(trial.name, self.full.device), 0 if trial.layer == depth else -1
             states = self._states(trained, f"trained at layer {trial.layer}")[first:]
@@ -294,7 +292,7 @@ class Part:
         return layer_states(encoder, self.texts, progress=progress)
 
     def _stages(self, layer: int) -> dict[str, Tensor | None]:
-        """Return states (n, d) of a layer: untrained, trained at the last layer, and at this one if it was."""
+        """Return a layer's states (n, d), if stored: untrained, trained at the last layer, trained at this one."""
         untrained, last, own = (
             self.store.read_tensor(name) for name in ("states-untrained", _trained(self.full.depth), _trained(layer))
         )

@@ -1,4 +1,4 @@
-"""TMFT from end to end: train layers, choose one by a strategy, compare them and save it."""
+"""Run TMFT: train layers, choose one by a strategy, compare and save."""
 
 import random
 import time
@@ -54,7 +54,7 @@ class Preparation:
 
     prior: "WordPrior | None" = None
     full: Encoder | None = None  # the uncut model, if the encoder was cut before
-    teacher: Encoder | None = None  # its vectors are learned beside the labels
+    teacher: Encoder | None = None  # with vectors to learn in addition to the labels
     teacher_weight: float = 1.0
     words: str = ""  # for model cards
     blocks: tuple[int, ...] | None = None  # kept blocks of `full`, if not the first ones
@@ -74,19 +74,19 @@ def finetune(
     progress: WatchOption = False,
     engine: Engine | None = None,
 ) -> SweepResult:
-    """Fine-tune `encoder` cut at one or several layers, choose one, and save it beside the full model.
+    """Fine-tune `encoder` cut at one or more layers; save the chosen cut and the full model.
 
     Args:
-        encoder: Unchanged.
+        encoder: Model; stays unchanged.
         data: Train, dev and test pairs with the targets of the objective.
-        out: Gets `lean/`, `full/`, `sweep.json` and `trials/`; the same call continues there after a kill.
+        out: Output folder for `lean/`, `full/`, `sweep.json` and `trials/`; repeat the call to resume.
         settings: Layers, strategy, pick rule and seeds.
         training: Settings of every trial.
-        prediction: Bounds pick and search.
+        prediction: Predicted drop, which bounds pick and search.
         before: Training and cuts before the task.
         retrieval: Replaces dev and test: half of its queries choose epoch and layer, the other half is reported.
             Training pairs with its texts, or judged ones with its queries, are left out.
-        progress: True draws bars; a `TrialWatcher` hears of epochs and finished trials.
+        progress: True draws bars; a `TrialWatcher` receives steps, epochs and finished trials.
         engine: Runs trials, by default one by one here.
 
     Raises:
@@ -116,17 +116,17 @@ def sweep_prediction(
     *,
     max_length: int | None = None,
 ) -> "DropPrediction | None":
-    """Predict a drop for `finetune` from training pairs alone; the other pairs choose and are reported.
+    """Predict a drop for `finetune` from training pairs alone, as the other pairs choose and report.
 
     Args:
-        encoder: Model to be cut.
-        data: Its train split is read.
+        encoder: Model to cut.
+        data: Pairs; only the train split is read.
         settings: Settings of the sweep.
         training: Settings of every trial.
-        max_length: Tokens of a text.
+        max_length: Most tokens per text.
 
     Returns:
-        The prediction; None for named layers, without a train split or graded scores, or as `predicted_drop`.
+        The prediction; None for named layers, without a train split or graded scores, or if `predicted_drop` has none.
     """
     train, settings, training = data.train, settings or SweepSettings(), training or TrainingSettings()
     if train is None or settings.layers not in ("auto", "all") or training.row.data != "scores":
@@ -148,7 +148,7 @@ class Search:
 
 
 Strategy = Callable[[TrialRunner, Sequence[int], Sequence[int], Picker], Search]
-"""Chooses one of the layers; full trials have these seeds."""
+"""Chooses a layer, given the runner, layers, seeds of full trials, and the pick rule."""
 
 
 def _cost(trials: Iterable[Trial], chosen: int | None = None) -> int:
@@ -163,7 +163,7 @@ def exhaustive(runner: TrialRunner, layers: Sequence[int], seeds: Sequence[int],
 
 
 def guided(runner: TrialRunner, layers: Sequence[int], seeds: Sequence[int], picker: Picker) -> Search:
-    """Halve successively with one seed: all layers for one epoch, the contenders for three, nine, and so on."""
+    """Train all layers for one epoch with one seed, the best third for three, the best ninth for nine, and so on."""
     epochs, budget, candidates, every = 1, runner.settings.epochs, list(layers), list[Trial]()
     while True:
         epochs = min(epochs, budget)
@@ -173,7 +173,7 @@ def guided(runner: TrialRunner, layers: Sequence[int], seeds: Sequence[int], pic
         rule = picker if epochs == budget else picker.unfinished()
         if len(candidates) <= 2 or epochs * HALVING**2 > budget:
             return Search(rule.pick(dev), tuple(every), _cost(every))
-        # Layers after a predicted drop get one epoch, as the tolerance needs the true best; more only if best.
+        # The first round includes layers after a predicted drop, as the best score sets the tolerance.
         candidates = rule.contenders(dev, max(2, -(-len(candidates) // HALVING)))
         epochs *= HALVING
 
@@ -181,9 +181,9 @@ def guided(runner: TrialRunner, layers: Sequence[int], seeds: Sequence[int], pic
 def ranked(
     names: Sequence[Ranked], runner: TrialRunner, layers: Sequence[int], seeds: Sequence[int], picker: Picker
 ) -> Search:
-    """Rank layers cheaply in one or two ways; if two disagree, race the best layers.
+    """Rank layers cheaply by `names`, then race the best layers, unless two rankings pick the same layer.
 
-    Probes favour shallow layers; joint training of all exits harms both ends (arXiv 2411.17299).
+    Probes favour shallow layers; training all layers at once harms the first and last ones (arXiv 2411.17299).
     """
     early, scored = picker.unfinished(), runner.rank(names, layers, seeds[0])
     rankings: dict[str, Scores] = dict(zip(names, scored, strict=True))
@@ -200,7 +200,7 @@ def ranked(
     stop_after = epochs if epochs < budget else None
     trials = runner.run_all(((layer, seed) for layer in sorted(contending)), stop_after=stop_after)
     chosen = (picker if stop_after is None else early).pick({trial.layer: trial.dev for trial in trials})
-    if stop_after is not None:  # the winner goes on
+    if stop_after is not None:  # only the winner continues
         for layer in contending - {chosen}:
             runner.store.remove_checkpoints(trial_name(layer, seed, budget))
     stopped = () if stop_after is None else trials
@@ -220,7 +220,7 @@ def before_drop(_: TrialRunner, layers: Sequence[int], __: Sequence[int], picker
 
 
 def last(_: TrialRunner, layers: Sequence[int], *__: object) -> Search:
-    """Take the last layer, a baseline."""
+    """Take the last layer, as a baseline."""
     return Search(max(layers), words="the last")
 
 
@@ -282,7 +282,7 @@ class _Sweep:
 
     def run(self, prediction: "DropPrediction | None") -> SweepResult:
         start, settings, encoder, full = time.perf_counter(), self.settings, self.runner.full, self.full.full
-        # First and with weights, so that a search finds the last layer done.
+        # First, with weights: a search then finds these trials stored.
         last = _trials(self.full, full.depth, settings.seeds)
         likely = prediction is not None and prediction.sure >= CONFIDENT
         drop_from = prediction.from_layer if prediction is not None and likely else None
@@ -294,7 +294,7 @@ class _Sweep:
         chosen = _trials(self.runner, search.chosen, settings.seeds)
         best = max(chosen, key=lambda trial: (trial.dev, -trial.seed))
         (best,) = self.runner.run_all([(best.layer, best.seed)], keep_weights=True)
-        # With splits by seed, only the same seed has not seen the lean model's test pairs.
+        # With splits by seed, other seeds may train on the lean model's test pairs.
         same_seed = best.seed if self.data.shares is not None else None
         strongest = max(last, key=lambda trial: (trial.seed == same_seed, trial.dev, -trial.seed))
         (strongest,) = self.full.run_all([(strongest.layer, strongest.seed)], keep_weights=True)
@@ -325,7 +325,7 @@ class _Sweep:
             seconds=time.perf_counter() - start,
         )
         self._save(result, best, strongest)
-        # Another rule then chooses without training; with splits by seed the yardstick needs the lean model's seed.
+        # Keep each layer's best weights for other rules; with splits by seed, all of the full model for other seeds.
         ranked = sorted(result.trials, key=lambda trial: (trial.dev, -trial.seed))
         kept = {best.name, strongest.name, *{trial.layer: trial.name for trial in ranked}.values()}
         kept |= {trial.name for trial in last if self.data.shares is not None}
@@ -364,8 +364,8 @@ class _Sweep:
         among = "of those that were asked for" if named else f"{strategy} search"
         taken = f"{search.words} ({strategy}, no search)" if search.words else f"{rule} ({rule.name}, {among})"
         if search.rankings and self.before.prior is not None:
-            taken += "; layers were ranked without the words that each trial learned first"
-        kept = " Nothing is cut; distillation makes it smaller." if search.chosen >= depth else ""
+            taken += "; the ranking left out the training on words"
+        kept = " No block is cut; distillation makes the model smaller." if search.chosen >= depth else ""
         return f"{place}: {taken}.{kept}"
 
     def _save(self, result: SweepResult, best: Trial, strongest: Trial) -> None:
@@ -395,29 +395,27 @@ class _Sweep:
                 settings=settings,
             )
             save_encoder(saved, self.folder / name, model_card=result.card(saved, origin, trial, splits), origin=origin)
-        for place in (
-            self.runner.store.folder,
-            self.folder,
-        ):  # results of other data or settings stay in their store
+        # The store keeps results that a later call replaces in `folder`.
+        for place in (self.runner.store.folder, self.folder):
             result.write(place / RESULT_FILES["finetune"])
 
 
 def _trials(runner: TrialRunner, layer: int, seeds: Sequence[int]) -> tuple[Trial, ...]:
-    """Return trials of a layer; only new ones keep weights."""
+    """Return the trials of a layer; store weights of new ones."""
     places = [(layer, seed) for seed in seeds]
     runner.run_all([place for place in places if runner.stored(*place) is None], keep_weights=True)
     return runner.run_all(places)
 
 
 def certainty(trials: Sequence[Trial], layers: Sequence[int] = (), seeds: Sequence[int] = ()) -> Certainty | None:
-    """Compare layers with the best by a paired bootstrap over dev pairs and the variance over seeds.
+    """Compare layers with the best one by a paired bootstrap over dev pairs and the variance over seeds.
 
-    None if fewer than two layers share a seed and have `dev_draws`.
+    Returns None if fewer than two layers with `dev_draws` share a seed.
 
     Args:
-        trials: Full ones of one model.
+        trials: Full trials of one model.
         layers: All candidates.
-        seeds: If two layers have all of them, only such layers are compared.
+        seeds: If at least two layers have all of these seeds, only such layers are compared.
     """
     held = {(trial.layer, trial.seed): trial for trial in trials if trial.dev_draws}
     trained = {trial.layer for trial in trials}
@@ -449,7 +447,7 @@ def certainty(trials: Sequence[Trial], layers: Sequence[int] = (), seeds: Sequen
 
 
 def spread_over_seeds(means: Sequence[NDArray[np.float64]]) -> tuple[float, int]:
-    """Return the variance over seeds of a layer difference, and its degrees of freedom; (0, 0) for one seed.
+    """Return the variance over seeds of a difference of two layers, and its degrees of freedom; (0, 0) for one seed.
 
     The residuals of `means` (layers, seeds) are pooled over layers, as each has few seeds.
     """
@@ -471,7 +469,7 @@ def means_over_seeds(draws: NDArray[np.float64], spread: tuple[float, int]) -> N
     if not freedom:
         return means
     variance = max(pooled, float(draws.mean(1).var(ddof=1))) / len(draws)
-    # All quantiles in random order: random draws would leave the ends to chance.
+    # Quantiles in random order, as random draws would vary at the ends.
     places = (np.arange(len(means)) + 0.5) / len(means)
     moved = np.random.default_rng(0).permutation(student_t.ppf(places, freedom))
     return np.array(means + moved * np.sqrt(variance))

@@ -1,7 +1,7 @@
 """Settings and result of a sweep, and pick rules over dev scores. Importing this imports no torch.
 
-Dev sets flatter shallow layers, so some rules lean towards depth. On models that they were not fitted on, no rule is
-significantly better than the paper's, the best dev score (`benchmarks/pick`).
+Dev scores favour shallow layers, so some rules prefer deep ones. On models that no rule was fitted on, no rule is
+significantly better than the paper's rule, the best dev score (`benchmarks/pick`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,8 +25,7 @@ from truncate_kit.training.settings import TrainingSettings, Trial
 
 STRATEGIES = ("rankings", "guided", "exhaustive", "multi-exit", "probe", "cka", "last", "random")
 DEFAULT_RULE = "best-dev"
-# Points at the last layer, as deep layers are behind until trained out; without it `rankings` loses far more
-# (benchmarks/pick).
+# Bonus in points at the last layer, as deep layers learn later; without it `rankings` loses far more (benchmarks/pick).
 UNFINISHED_BONUS = 4.0
 
 
@@ -35,32 +34,32 @@ class Picker:
     """A pick rule with its parameters."""
 
     name: str
-    words: str  # with `{within}` for the points
-    within: float = 0.0  # points
-    choose: Callable[[Iterable[int]], int] | None = None  # among layers within the points; by default the best
+    words: str  # description; `{within}` becomes the points
+    within: float = 0.0  # tolerance or bonus, in points
+    choose: Callable[[Iterable[int]], int] | None = None  # among layers within the tolerance; by default the best
     bonus: bool = False  # add `within` × layer / depth to each score
-    before_drop: bool = False  # `choose` only before the predicted drop
+    before_drop: bool = False  # give `choose` only layers before the predicted drop
     drop_from: int | None = None  # first layer of a predicted drop
-    depth: int | None = None  # gets the whole bonus; by default the deepest scored layer
-    ahead: float = 0.0  # further points of that layer
+    depth: int | None = None  # layer with the full bonus; by default the deepest scored layer
+    ahead: float = 0.0  # added to the full bonus
 
     def unfinished(self) -> "Picker":
-        """Return the rule for scores of layers that are not trained out."""
+        """Return the rule for scores after short training."""
         return self if self.bonus or self.choose else replace(self, ahead=UNFINISHED_BONUS)
 
     def pick(self, dev: Mapping[int, float]) -> int:
-        """Return the chosen layer given dev scores in points; the smaller one on a tie."""
+        """Return the layer picked by dev scores in points; a tie goes to the lower layer."""
         scores, bound, allowed = self._compared(dev)
         close = [layer for layer in allowed if scores[layer] >= bound]
         return self.choose(close) if self.choose and close else next(iter(scores))
 
     def contenders(self, dev: Mapping[int, float], keep: int) -> list[int]:
-        """Return, sorted, the `keep` layers most likely to decide the pick."""
+        """Return, sorted, up to `keep` layers that may decide the pick after longer training."""
         scores, bound, allowed = self._compared(dev)
         order = list(scores)
         if self.choose:
             nearest = sorted(allowed, key=lambda layer: abs(scores[layer] - bound))
-            # The best one sets the tolerance; the others are nearest to the deciding bound.
+            # The best layer sets the bound; the others lie nearest to it.
             order = list(dict.fromkeys([order[0], self.pick(dev), *nearest]))
         return sorted(order[:keep])
 
@@ -71,7 +70,7 @@ class Picker:
         return self.words.format(within=in_points(self.within)) + before
 
     def _compared(self, dev: Mapping[int, float]) -> tuple[dict[int, float], float, list[int]]:
-        """Return scores with bonus, best first; the tolerance bound; layers for `choose`."""
+        """Return scores with bonus, best first; the lowest score within the tolerance; layers for `choose`."""
         bonus = self.ahead + (self.within if self.bonus else 0.0)
         deepest = max(1, max(dev) if self.depth is None else self.depth)
         compared = {layer: score + bonus * layer / deepest if bonus else score for layer, score in dev.items()}
@@ -94,7 +93,7 @@ _WITHIN = ", ".join(f"{row.within:g} for {row.name}" for row in _RULES if row.wi
 def picker(
     rule: str = DEFAULT_RULE, within: float | None = None, drop_from: int | None = None, depth: int | None = None
 ) -> Picker:
-    """Return a pick rule, by default with its own points."""
+    """Return a pick rule; `within` defaults to its own points."""
     row = PICK_RULES[rule]
     return replace(row, within=row.within if within is None else within, drop_from=drop_from, depth=depth)
 
@@ -115,7 +114,7 @@ class SweepSettings(Result):
         DEFAULT_RULE, f"Rule to pick a trained layer: {', '.join(PICK_RULES)}.", LAYERS, choices=PICK_RULES
     )
     within: float | None = setting(
-        None, f"Points of --pick: {_WITHIN}.", LAYERS, bounds=Bounds(0, 100, whole=False), kind=float
+        None, f"Tolerance in points: {_WITHIN}.", LAYERS, bounds=Bounds(0, 100, whole=False), kind=float
     )
     seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds, from 0; the TMFT paper has 5.")
 
@@ -129,7 +128,7 @@ class SweepSettings(Result):
 
 
 def parse_layers(text: str, held: Sequence[int], depth: int) -> tuple[int, ...]:
-    """Read layers named as "3", "3,6,9", "2..5", or "all". Raises `UsageError` or the error of a layer."""
+    """Read layers named as "3", "3,6,9", "2..5" or "all". Raises `UsageError`."""
     if text == "all":
         return tuple(held)
     try:
@@ -146,8 +145,8 @@ class Certainty(Result):
     best: int  # best mean dev score
     alike: tuple[int, ...]  # the 95 % interval of the difference to the best holds 0; sorted
     compared: tuple[int, ...]  # fully trained with the same seeds; sorted
-    low: tuple[float, ...]  # of that interval, by `compared`
-    high: tuple[float, ...]
+    low: tuple[float, ...]  # lower end of that interval, by `compared`
+    high: tuple[float, ...]  # upper end
     seeds: int
     not_trained: tuple[int, ...] = ()  # candidates without full training
     fewer_seeds: tuple[int, ...] = ()  # fully trained with too few seeds
@@ -176,21 +175,21 @@ class SweepResult(Result):
 
     model: str
     data: str
-    data_fingerprint: str  # empty for raw text alone
+    data_fingerprint: str  # of the undivided pairs
     settings: SweepSettings  # with the strategy used
     training: TrainingSettings
     learning_rate: float
-    layers: tuple[LayerScores, ...]  # fully trained ones, rising
-    search: tuple[Trial, ...]  # shorter or stopped trials that led to the choice
-    trials: tuple[Trial, ...]  # full ones, the full model's included
+    layers: tuple[LayerScores, ...]  # fully trained layers, rising
+    search: tuple[Trial, ...]  # shorter or stopped trials of the search
+    trials: tuple[Trial, ...]  # full trials, including the full model's
     chosen: int
     chosen_seed: int  # best on dev
     full: LayerScores  # the full model with the same budget
     prediction: DropPrediction | None
-    choice: str  # in words
+    choice: str  # reason, in words
     metric: str  # in words
-    search_cost: int  # block-steps, without the chosen layer's own trials
-    exhaustive_cost: int  # the same for all layers and seeds
+    search_cost: int  # block-steps, without full trials of the chosen layer
+    exhaustive_cost: int  # the same for a search over all layers and seeds
     seconds: float  # of the call
     before: str = ""  # training before the task, in words
     blocks: tuple[int, ...] | None = None  # of the full model, if not the first ones

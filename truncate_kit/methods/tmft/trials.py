@@ -60,7 +60,7 @@ def exit_vectors_of(
 
 
 class MultiExit(Examples, Evaluator):
-    """Examples and evaluator of several exits at once: the same pairs for each, with a head of its own."""
+    """Examples and evaluator to train several layers at once, on the same pairs and with one head per layer."""
 
     def __init__(self, exits: Mapping[int, Pairs], held_out: Mapping[int, Evaluator]) -> None:
         self._exits, self._held_out, self._any = exits, held_out, next(iter(exits.values()))
@@ -72,28 +72,28 @@ class MultiExit(Examples, Evaluator):
         return len(self._any)
 
     def lengths(self) -> list[int]:
-        """Return the tokens of the longer text of each pair."""
+        """Return the token count of each pair's longer text."""
         return self._any.lengths()
 
     def texts(self) -> list[Ids]:
-        """Return all token ids, held out ones included."""
+        """Return the token ids of all texts, including held-out ones."""
         return [*self._any.texts(), *next(iter(self._held_out.values())).texts()]
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return the mean loss over the exits."""
+        """Return the mean loss over the layers."""
         vectors = exit_vectors(encoder, encoder.pad(self._any.ids(batch)), list(self._exits))
         losses = [pairs.loss_of(exit_, batch) for pairs, exit_ in zip(self._exits.values(), vectors, strict=True)]
         return torch.stack(losses).mean()
 
     def by_layer(self, encoder: Encoder) -> Scores:
-        """Return the dev score of each exit, in points."""
+        """Return the dev score of each layer, in points."""
         texts = next(iter(self._held_out.values())).texts()
         vectors = exit_vectors_of(encoder, texts, list(self._held_out))
         rows = zip(self._held_out.items(), vectors, strict=True)
         return {layer: pairs.score_of(exit_)[0] for (layer, pairs), exit_ in rows}
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Return the mean score over the exits; no Pearson."""
+        """Return the mean score over the layers; no Pearson."""
         return fmean(self.by_layer(encoder).values()), None
 
 
@@ -104,7 +104,7 @@ def probe_layers(
     seed: int,
     progress: Progress = silent,
 ) -> Scores:
-    """Return the dev score, in points, of one linear map per layer over frozen states."""
+    """Train one linear map per layer on frozen states; return the best dev scores, in points."""
     layers, pairs, evaluators = list(exits), list(exits.values()), list(held_out.values())
     generator = torch.Generator().manual_seed(seed)
     texts, count = pairs[0].texts(), len(pairs[0])
@@ -146,7 +146,7 @@ def rank(
     seed: int,
     progress: Progress = silent,
 ) -> Scores:
-    """Return the dev score of each layer, in points."""
+    """Return the dev score of each layer, in points: by probes, or after one epoch of all layers at once."""
     encoder = full if name == "probe" else truncate(full, max(layers))
     examples, dev = dict[int, Pairs](), dict[int, Evaluator]()
     for layer in layers:  # each has its own head
@@ -162,12 +162,12 @@ def rank(
 
 @dataclass(frozen=True, slots=True)
 class TrialOrder:
-    """A trial to be run."""
+    """One trial to run."""
 
     layer: int
     seed: int
     epochs: int  # of the whole trial
-    stop_after: int | None  # epochs after which the checkpoint waits
+    stop_after: int | None  # epochs to run now; the checkpoint stays
     searching: bool  # without a test score
     keep_weights: bool
 
@@ -181,7 +181,7 @@ class TrialOrder:
 
     @property
     def task(self) -> str:
-        """Name the task of its progress."""
+        """Name the trial in progress reports."""
         return f"{self}, {counted(self.epochs, 'epoch')}"
 
 
@@ -207,10 +207,11 @@ class TrialWork:
         self.full.to(device)
 
     def perform(self, order: TrialOrder | RankingOrder, send: Send) -> Any:
-        """Run one trial, or rank; sends steps and `TrialEvent`s.
+        """Run one trial or ranking; send steps and `TrialEvent`s.
 
         Returns:
-            Scores of a ranking; of a trial its record, or the error if it diverged, and weights as bytes if ordered.
+            Of a ranking: scores by layer. Of a trial: its record, or the error if it diverged; and its weights as
+                bytes, if ordered.
         """
 
         def progress(task: str, done: int, total: int) -> None:
@@ -245,7 +246,7 @@ class TrialWork:
             task=order.task,
             stage_done=lambda at, loss, score: send(TrialEvent("epoch", layer, seed, budget, at, score, loss)),
         )
-        scores = tuple(state.scores[:stop_after])  # the checkpoint of a killed run may be further
+        scores = tuple(state.scores[:stop_after])  # a killed run may have stored more epochs
         on_dev = dev.score(encoder) if stop_after is None else (max(scores), None)
         on_test = None if order.searching else test.score(encoder)
         resampled = dev if isinstance(dev, PairEvaluator) and not order.searching else None
@@ -312,7 +313,7 @@ class TrialRunner:
         self._work = TrialWork(full, self.task, settings, prior, self.store.folder)
 
     def run_all(self, places: Iterable[tuple[int, int]], **options: Any) -> tuple[Trial, ...]:
-        """Return trials by layer and seed, in this order, see `as_finished`."""
+        """Return the trials of these layers and seeds, in order; see `as_finished`."""
         places = tuple(places)
         done = {(trial.layer, trial.seed): trial for trial in self.as_finished(places, **options)}
         return tuple(done[place] for place in places)
@@ -325,15 +326,15 @@ class TrialRunner:
         stop_after: int | None = None,
         keep_weights: bool = False,
     ) -> Iterator[Trial]:
-        """Yield each trial once: first those in the store, then the others as they finish.
+        """Yield each trial once: stored trials first, then new ones as they finish.
 
-        Raises `DivergedError` after all others were kept.
+        Raises `DivergedError` after all other trials are stored.
 
         Args:
             places: Layers and seeds.
-            epochs: Of search runs, without a test score; by default the full budget.
+            epochs: Shorter budget of search trials, which have no test score; by default the full budget.
             stop_after: Epochs to run now, without a test score.
-            keep_weights: Run a finished trial again if its weights are gone; its first record stays.
+            keep_weights: Store weights; a stored trial without weights runs again and keeps its record.
         """
         budget, orders = epochs or self.settings.epochs, list[TrialOrder]()
         searching = budget < self.settings.epochs or stop_after is not None
@@ -344,7 +345,7 @@ class TrialRunner:
                 yield self._told(known)
                 continue
             orders.append(TrialOrder(layer, seed, budget, stop_after, searching, keep))
-        # Deep layers take longest: last, they would keep other workers waiting.
+        # Start with deep layers: they take longest.
         orders.sort(key=lambda order: (order.seed, -order.layer))
         if orders:
             self.watcher.planned({one.task: max(1, one.layer) for one in orders})
@@ -365,7 +366,7 @@ class TrialRunner:
     def stored(
         self, layer: int, seed: int, *, epochs: int | None = None, stop_after: int | None = None
     ) -> Trial | None:
-        """Return the stored trial or its first epochs; None if it is missing."""
+        """Return the stored trial, or its first epochs; None if missing."""
         budget = epochs or self.settings.epochs
         whole = self.store.read(trial_name(layer, seed, budget), Trial)
         if stop_after is None:
@@ -397,7 +398,7 @@ class TrialRunner:
         return epochs * -(-self.task.num_examples // self.settings.batch_size)
 
     def read_earlier(self, layers: Sequence[int], seeds: Sequence[int]) -> tuple[Trial, ...]:
-        """Score models trained at the last layer at each of `layers`, by seed."""
+        """Score the models trained at the last layer, one per seed, at each of `layers`."""
 
         def read(layer: int, seed: int) -> Trial | None:
             return self.store.read(_earlier(layer, seed), Trial)
@@ -419,7 +420,7 @@ class TrialRunner:
         return tuple(filter(None, (read(*place) for place in places)))
 
     def rank(self, names: Sequence[Ranked], layers: Sequence[int], seed: int) -> list[Scores]:
-        """Return the scores by layer of each ranking, in points; run missing rankings as one batch."""
+        """Return each ranking's scores by layer, in points; run missing rankings as one batch."""
 
         def kept(name: str) -> str:
             return f"{name}-seed{seed}-layers{'-'.join(map(str, layers))}"
@@ -438,7 +439,7 @@ def _earlier(layer: int, seed: int) -> str:
 
 
 def scores_by_layer(encoder: Encoder, trials: Sequence[Trial]) -> tuple[LayerScores, ...]:
-    """Return mean and sample standard deviation over the seeds of each layer."""
+    """Return mean scores and sample standard deviations over the seeds of each layer."""
     kept = parameters_kept(encoder.backbone.config)
     above = [encoder.tail, *([] if encoder.pooler is None else [encoder.pooler])]
     others = sum(parameter.numel() for module in above for parameter in module.parameters())
@@ -454,17 +455,17 @@ def scores_by_layer(encoder: Encoder, trials: Sequence[Trial]) -> tuple[LayerSco
 
 
 def kept_encoder(encoder: Encoder, blocks: Sequence[int]) -> Encoder:
-    """Keep these blocks only, to be trained. Raises as `keep`, and `UsageError` if all are needed."""
+    """Keep only these blocks, to train them. Raises `UsageError` if all are needed, or the errors of `keep`."""
     if encoder.pools_over_layers or encoder.heads is not None:
         raise UsageError(
-            f"The vectors of {encoder.name} are made of the states of all its layers: no blocks can be left out.",
-            hint="Leave out `blocks`, or name the model it was made from.",
+            f"The vectors of {encoder.name} combine several layers, so no block can be left out.",
+            hint="Leave out `blocks`, or use the model before its layers were combined.",
         )
     return keep(encoder, blocks)
 
 
 def layers_to_try(encoder: Encoder) -> tuple[int, ...]:
-    """Return the layers that can be held and trained."""
+    """Return the layers at which the model can be cut and trained."""
     # Vectors of several layers need all of them.
     if encoder.pools_over_layers:
         return (encoder.depth,)
@@ -481,21 +482,21 @@ def _alike_at_0(encoder: Encoder) -> bool:
 
 
 def layers_named(encoder: Encoder, text: str) -> tuple[int, ...]:
-    """Return the layers that "auto" or a text for `parse_layers` names.
+    """Return the layers named by `text`: "auto", or as for `parse_layers`.
 
-    Raises `UsageError` for a layer that cannot be trained, else the error of `truncate`.
+    Raises `UsageError` for a layer that cannot be trained, or the errors of `truncate`.
     """
     if encoder.heads is not None:
         raise UsageError(
             f"{encoder.name} is a frozen model with heads: its vectors come from the heads, not from a layer.",
-            hint="Name the model that they were trained for; `finetune_frozen()` trains heads.",
+            hint="Use the model without heads, or train other heads with `finetune_frozen()`.",
         )
     held = layers_to_try(encoder)
     layers = held if text == "auto" else parse_layers(text, held, encoder.depth)
     for layer in layers:
         truncated_config(encoder.backbone.config, layer)
         if layer not in held:
-            why = "its vectors are made of several layers" if encoder.pools_over_layers else "all texts are alike there"
+            why = "its vectors combine several layers" if encoder.pools_over_layers else "all texts have equal vectors"
             hint = f"Use layers from {held[0]} to {held[-1]}, or another `pooling`."
             raise UsageError(f"{encoder.name} cannot be trained at layer {layer}: {why}.", hint=hint)
     return layers
