@@ -117,7 +117,7 @@ def test_finetune_trains_all_of_the_blocks_and_the_full_model_beside_them(model,
     )
     assert _without_time(together) == _without_time(result)
 
-    assert result.choice == "Blocks 1, 3 of 3: the only one to choose from."
+    assert result.choice == "Blocks 1, 3 of 3: as requested."
     assert "blocks 1, 3 (chosen)" in out
     assert "layer 3 (full model)" in out
     card = (tmp_path / "exported/lean/README.md").read_text()

@@ -154,8 +154,9 @@ def test_a_killed_sweep_continues_and_ends_with_the_same_result(exhaustive, tiny
 def test_a_combination_of_layers_is_trained_as_one(tiny_folder, tmp_path):
     encoder = load_encoder(tiny_folder("bert"))
     encoder.combine_layers((0, 2, 3))
-    result = swept(encoder, tmp_path, layers="3")
+    result = swept(encoder, tmp_path)
     lean = load_encoder(tmp_path / "lean")
+    assert result.choice == "Layer 3: the only layer that can be trained."
     assert lean.combination == (0, 2, 3)
     trained = evaluate(lean, word_splits().test.pairs).spearman
     assert result.lean.test == pytest.approx(trained, abs=0.01)
@@ -186,8 +187,8 @@ def test_trials_of_one_model_are_not_handed_to_another(tiny_folder, tmp_path):
         ({"pick": "robust", "within": 100.0}, 3, "distillation makes the model smaller."),
         ({"strategy": "last"}, 3, "No block is cut; distillation makes the model smaller."),
         ({"pick": "small", "within": 100.0}, 0, "within 100 points of the best dev score (small, exhaustive search)."),
-        ({"pick": "robust", "within": 100.0, "layers": "1,2"}, 2, "(robust, of those that were asked for)."),
-        ({"layers": "3"}, 3, "the only one to choose from."),
+        ({"pick": "robust", "within": 100.0, "layers": "1,2"}, 2, "(robust, among the requested layers)."),
+        ({"layers": "3"}, 3, "Layer 3: as requested."),
     ],
 )
 def test_the_choice_says_why_and_whether_nothing_was_gained(settings, chosen, said, tiny_folder, tmp_path):

@@ -359,9 +359,9 @@ class _Sweep:
         depth, blocks, named = self.full.full.depth, self.before.blocks, self.settings.layers not in ("auto", "all")
         place = capitalized(place_in_words(search.chosen, blocks)) + (f" of {depth}" if blocks else "")
         if len(self.layers) == 1:
-            return f"{place}: the only one to choose from."
+            return f"{place}: {'as requested' if named else 'the only layer that can be trained'}."
         strategy = strategy or "exhaustive"
-        among = "of those that were asked for" if named else f"{strategy} search"
+        among = "among the requested layers" if named else f"{strategy} search"
         taken = f"{search.words} ({strategy}, no search)" if search.words else f"{rule} ({rule.name}, {among})"
         if search.rankings and self.before.prior is not None:
             taken += "; the ranking left out the training on words"
