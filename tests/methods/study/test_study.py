@@ -232,13 +232,17 @@ def test_a_study_that_names_less_has_tables_of_the_rest(file, done, tmp_path):
     ("old", "new", "error"),
     [
         ('pooling = "cls"', '[[models]]\nmodel = "none/such"', "no folder 'none/such'"),
-        ("cka =", 'layers = "3,4"\ncka =', "Layer 4 does not exist"),
-        ('pooling = "cls"', "blocks = [4]", "Block 4 does not exist"),
+        ("cka =", 'layers = "3,4"\ncka =', r"small \| bert: Layer 4 does not exist"),
+        ('pooling = "cls"', "blocks = [4]", "drawn anew: Block 4 does not exist"),
         ('name = "labels"', '[[tasks]]\ndata = "none.csv"', "none.csv does not exist"),
         ('name = "labels"', '[[tasks]]\ndata = "graded.csv"', "does not hold both labels 0 and 1"),
         ("[training]", '[[priors]]\nname = "a"\n[[priors]]\ntexts = "none.txt"\n[training]', "none.txt does not exist"),
         ("[training]", '[[priors]]\nwords = "none"\n[training]', "none holds no word similarity set"),
-        ("[training]", '[[priors]]\ntexts = "labels.csv"\nlayer = 9\n[training]', "Layer 9 does not exist"),
+        (
+            "[training]",
+            '[[priors]]\ntexts = "labels.csv"\nlayer = 9\n[training]',
+            r"small \| bert: Layer 9 does not exist",
+        ),
         ("[training]", 'read_earlier = true\n[training]\nobjective = "entailment"', "does not fit earlier layers"),
     ],
 )

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from truncate_kit.analysis.cka import cka_matrix, relative_layers, without_nan
 from truncate_kit.analysis.result import Estimator
-from truncate_kit.core.errors import DivergedError, UsageError
+from truncate_kit.core.errors import DivergedError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.core.files import local_path, mark_unfinished, run_lock, unfinished
 from truncate_kit.core.hardware import check_precision, select_device
 from truncate_kit.core.parallel import Engine
@@ -141,17 +141,19 @@ def check_study(study: Study, device: str | None = None) -> Published:
         if prior.texts is not None:
             read_texts(prior.texts)
     for model in study.models:
-        encoder = load_model(model, device)
-        for task in study.tasks if model is study.models[0] else ():
-            data, searched = task_data(task)
-            queries = None if searched is None else halves(encoder, searched)
-            LabelledTask(encoder, data, task.objective, queries=queries)
-        for prior in study.priors:
-            if study.tasks_of(model, prior):
+        try:
+            encoder = load_model(model, device)
+            for prior in filter(partial(study.tasks_of, model), study.priors):
                 cut = encoder if prior.layer is None else truncate(encoder, prior.layer)
                 layers_named(cut, study.layers)
                 if prior.texts is not None:
                     load_masked_head(cut)
+        except LayerOutOfRangeError as error:
+            raise ModelError(f"{model.name}: {error}", hint=error.hint) from error
+        for task in study.tasks if model is study.models[0] else ():
+            data, searched = task_data(task)
+            queries = None if searched is None else halves(encoder, searched)
+            LabelledTask(encoder, data, task.objective, queries=queries)
     return published
 
 
