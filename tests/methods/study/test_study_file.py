@@ -138,6 +138,7 @@ NAMED = '[[models]]\nmodel = "a"\nname = "A"\n[[models]]\nmodel = "b"\nname = "A
         (f'{NAMED}{TASK}[[priors]]\n[[priors]]\nname = "x"\ntexts = "t"', "Two parts have the name 'A, x first'"),
         (f"seeds = 0\n{ONE}{TASK}", "`seeds` 0 is out of range"),
         (f'cka = "x"\n{ONE}{TASK}', "does not define 'x'"),
+        (f'layers = "auto"\n{ONE}{TASK}', "does not search layers"),
         (f"{ONE}{TASK}[training]\nepoch = 3", "tasks.0.epoch: "),
         (f'{ONE}{TASK}objective = "luck"', "'luck'"),
         (f"{ONE}{TASK}epochs = true", "epochs: "),

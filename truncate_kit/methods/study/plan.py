@@ -162,6 +162,8 @@ class Study(Result):
         models, tasks = [model.name for model in self.models], [task.name for task in self.tasks]
         if not (models and self.priors and tasks):
             raise UsageError("A study needs models and tasks.", hint="Give at least one [[models]] and one [[tasks]].")
+        if self.layers == "auto":
+            raise UsageError("A study does not search layers.", hint='Use layers = "all", "3,6,9" or "2..5".')
         labels = [prior.label(model) for model in self.models for prior in self.priors]
         # Figures with equal names would overwrite each other.
         for names in (labels, [figure_name(task, "curves") for task in tasks]):
