@@ -31,7 +31,7 @@ def view_distill_result(result: DistillResult) -> View:
     columns: dict[str, Column] = {"blocks": lambda row: len(row[0]), "best": lambda row: row[1]}
     for rule, kept in search.baselines.items():
         columns[rule.replace("_", " ")] = partial(_same_size, kept)
-    title = f"Without training: the best choice of blocks by {result.metric}, and what simpler rules keep"
+    title = f"Without training: the best choice of blocks by {result.metric}, and the choices of simpler rules"
     tables = [sizes_table(result), Table.of(title, search.best, columns, detail=True)]
     if result.tryouts:
         tries: dict[str, Column] = {
@@ -118,7 +118,7 @@ def choice(result: DistillResult) -> str:
     if result.holds_unseen is False and result.holds:
         said += f" On held-out data the loss exceeds {within}."
     if not result.holds:
-        said += f" No cut reaches {result.needed:.2f}, {within} less: this is the closest."
+        said += f" No cut reaches {result.needed:.2f}, a loss of {within}: this is the closest."
     return said
 
 
@@ -147,7 +147,7 @@ def sizes_table(result: DistillResult) -> Table:
     """List each number of blocks, the full model last."""
     full, needed = result.candidates[-1], ""
     if result.needed is not None:
-        needed = f", {result.needed:.2f} stands for {in_points(result.budget.within or 0)} less"
+        needed = f", {result.needed:.2f} is needed to lose at most {in_points(result.budget.within or 0)}"
     return Table.of(
         f"The best choice of each number of blocks by {result.metric} (selection score, optimistic), and agreement on "
         "other held-out texts; "

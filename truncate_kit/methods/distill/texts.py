@@ -157,9 +157,9 @@ def store_texts(
         count = len(lengths)
         if count < FEWEST_TEXTS or count == number["queries"]:
             raise DataError(
-                f"Only {counted(count - number['queries'], 'distinct text')} to learn from and "
-                f"{counted(number['queries'], 'query', 'queries')}; {number['excluded']:,} of those read are left out, "
-                "because they are to be excluded or stand in the data for evaluation.",
+                f"Only {counted(count - number['queries'], 'distinct text')} and "
+                f"{counted(number['queries'], 'query', 'queries')} to learn from; "
+                f"{counted(number['excluded'], 'text')} in `exclude` or the evaluation data left out.",
                 hint=f"At least {FEWEST_TEXTS} are needed, tens of thousands are better: give other `texts`, a larger "
                 "`max_texts`, or fewer to `exclude`.",
             )
