@@ -64,11 +64,13 @@ def test_paths_count_from_the_file_alone(tmp_path, monkeypatch):
     home.mkdir()
     here.mkdir()
     monkeypatch.chdir(here)
-    (here / "pairs.csv").write_text("sentence1,sentence2,score\na,b,1\n")
+    for name in ("pairs.csv", "sets/train.csv", "bundled/train.csv"):
+        (here / name).parent.mkdir(exist_ok=True)
+        (here / name).write_text("sentence1,sentence2,score\na,b,1\n")
     text = '[[models]]\nmodel = "mini-bert"\n[[tasks]]\ndata = "{}"\n'
-    for name in ("pairs.csv", "./pairs.csv", "../home/pairs.csv"):
+    for name in ("pairs.csv", "./pairs.csv", "../home/pairs.csv", "sets"):
         (task,) = read(home, text.format(name)).tasks
-        with pytest.raises(DataError, match=f"{home}/.*pairs.csv does not exist"):
+        with pytest.raises(DataError, match=f"{home}/.*{Path(name).name} does not exist"):
             task_data(task)
     assert {task.data for task in read(home, text.format("bundled")).tasks} == {"bundled"}
 

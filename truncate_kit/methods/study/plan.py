@@ -64,7 +64,7 @@ from truncate_kit.core.files import is_there, local_path
 from truncate_kit.core.results import Result
 from truncate_kit.core.settings import SEEDS, as_text, blocks_named, check_settings, setting
 from truncate_kit.core.workspace import blocks_in_words
-from truncate_kit.data.pairs import holds_words
+from truncate_kit.data.pairs import BUNDLED, holds_words
 from truncate_kit.data.retrieval import SearchMetric
 from truncate_kit.data.tables import PAIR_FORMATS, TEXT_FORMAT, format_of, is_retrieval_folder, opened_text
 from truncate_kit.methods.study.result import figure_name
@@ -265,4 +265,5 @@ def _located(name: str, home: Path, *, is_path: bool) -> str:
     here = local_path(full)
     is_path |= full.startswith((".", "/", "~")) or full.count("/") > 1
     is_path |= is_there(home / here) or format_of(here) in (*PAIR_FORMATS, TEXT_FORMAT)
+    is_path |= full != BUNDLED and is_there(here)  # never read from the current folder
     return str(home / here) if is_path else full
