@@ -118,9 +118,7 @@ def finetune(
         encoder = full if kept is None else kept_encoder(full, kept)
         layers_named(encoder if prior_layer is None else truncate(encoder, prior_layer), settings.layers)
         prior = None if prior_words is None else _word_prior(full, prior_words, precision)
-        taught = None
-        if teacher is not None:
-            taught = workspace.load(Source(teacher, max_length=source.max_length), device=here)
+        taught = None if teacher is None else workspace.load(Source(teacher, None, source.max_length), device=here)
         prediction = None
         # Adaptation and prediction take long: lock out other commands.
         with workspace.held() if group.leads else nullcontext():
@@ -133,39 +131,24 @@ def finetune(
                 prediction = sweep_prediction(encoder, splits, settings, trained, max_length=source.max_length)
     if not group.leads:  # only an adaptation is shared
         return
-    folder, words = workspace.folder, "" if prior_words is None else "word similarity, at the layer of each model"
+    folder, words = workspace.folder, [] if prior is None else ["word similarity, at the layer of each model"]
     if prior_texts is not None:
         alone = "" if encoder.depth == full.depth else ", but for the full model"
-        masked = f"masked words of {prior_texts.name} at {place_in_words(encoder.depth, kept)}{alone}"
-        words = f"{masked}; {words}" if words else masked
+        words.insert(0, f"masked words of {prior_texts.name} at {place_in_words(encoder.depth, kept)}{alone}")
+    before = Preparation(
+        prior=prior,
+        full=full if encoder.depth < full.depth else None,
+        teacher=taught,
+        teacher_weight=teacher_weight,
+        words="; ".join(words),
+        blocks=None if kept is None else kept[: encoder.depth],
+    )
+    work: dict[str, Any] = {"settings": settings, "training": trained, "prediction": prediction, "before": before}
     adapted = nullcontext() if prior_texts is None else unfinished(folder / "adapted", shared=True)
     with adapted, machine.open() as engine, watching(folder, tensorboard=tensorboard) as watcher:
-        result = run(
-            encoder,
-            splits,
-            out=folder,
-            settings=settings,
-            training=trained,
-            prediction=prediction,
-            before=Preparation(
-                prior=prior,
-                full=full if encoder.depth < full.depth else None,
-                teacher=taught,
-                teacher_weight=teacher_weight,
-                words=words,
-                blocks=None if kept is None else kept[: encoder.depth],
-            ),
-            retrieval=searched,
-            progress=watcher,
-            engine=engine,
-        )
-    queries = pairs.data if judged else retrieval
-    # The next command cannot use classes or judgements as scores.
-    workspace.remember(
-        source,
-        data_source if row.data in ("scores", "labels") else None,
-        queries=None if queries is None else str(queries),
-    )
+        result = run(encoder, splits, out=folder, retrieval=searched, progress=watcher, engine=engine, **work)
+    scored = row.data in ("scores", "labels")  # the next command cannot use classes or judgements
+    workspace.remember(source, data_source if scored else None, queries=pairs.data if judged else retrieval)
     (curve,) = show(result, f"{workspace.lean} (seed {result.chosen_seed})", workspace.full, figures=folder)
     add_figure(workspace.lean, curve, "Scores by layer")
     note(push.upload(workspace.lean))

@@ -281,7 +281,7 @@ class Workspace:
         """Return the model and data of the last commands."""
         return Sources.read_if_whole(self._sources) or Sources()
 
-    def remember(self, model: Source | None, data: Source | None, queries: str | None = None) -> None:
+    def remember(self, model: Source | None, data: Source | None, queries: str | Path | None = None) -> None:
         """Record model, data and retrieval folder for the next command, except unnamed bundled pairs."""
         changes: dict[str, Any] = {} if model is None else {"model": _absolute(model)}
         if data is not None and data != Source():
