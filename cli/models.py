@@ -171,7 +171,7 @@ def _check_searchable(splits: "PairSplits") -> None:
 def _check_free(lean: Path, what: str, replaceable: bool) -> None:
     if lean.is_dir() and not replaceable:
         raise UsageError(
-            f"{lean} holds another model; {what} would replace that model.",
+            f"{lean} holds a model; {what} would replace it.",
             hint=f"Name another folder with --workspace; to work on what {lean} holds, also name it as MODEL.",
         )
 

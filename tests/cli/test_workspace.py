@@ -109,12 +109,12 @@ def test_a_cut_is_taken_up_and_gives_way_to_cuts_only(run, tmp_path, tiny_folder
     assert code == 0, err
     assert [model["layer"] for model in json.loads(out)["models"]] == [2, 3]  # against what it was cut from
     before = (tmp_path / "exported/lean/model.safetensors").read_bytes()
-    assert "would replace" in run("cut", "exported/lean", "--layer", 1)[2]
+    assert "holds a model; a cut of exported/lean would replace it." in run("cut", "exported/lean", "--layer", 1)[2]
     assert run("finetune", tiny_folder("bert"), "--data", "pairs.csv", *FAST, "--layer", 1)[0] == 0
     assert (tmp_path / "exported/lean/model.safetensors").read_bytes() != before
     code, out, err = run("cut", tiny_folder("bert"), "--layer", 2)
     assert (code, out) == (1, "")
-    assert "Error: exported/lean holds another model" in err
+    assert "Error: exported/lean holds a model; a cut of " in err
     assert "Hint: Name another folder with --workspace; to work on what" in err
     assert "Layer 9 does not exist" in run("cut", tiny_folder("bert"), "--layer", 9, "--workspace", "other")[2]
     assert not (tmp_path / "other").exists()
