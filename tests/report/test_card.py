@@ -61,6 +61,9 @@ def test_a_local_folder_is_no_base_model_but_hands_on_its_own(tiny_folder, tmp_p
     (folder / "README.md").write_text("---\nbase_model: org/model\nlicense: mit\nlanguage: de\n---\n")
     found = HubCard(card(encoder, str(folder))).data
     assert (found.base_model, found.license, found.language) == ("org/model", "mit", "de")
+    (folder / "README.md").write_text("---\nlicense: mit\nlanguage: [en, no]\n---\n")  # "no" is False in YAML
+    found = HubCard(card(encoder, str(folder))).data
+    assert (found.license, found.language) == ("mit", None)
     (folder / "README.md").write_text("---\n: [\n---\n")
     assert HubCard(card(encoder, str(folder))).data.license is None
 

@@ -173,7 +173,9 @@ def _inherited(name: str) -> dict[str, Any]:
     except Exception:  # values of a card may have any type
         return {}
     keys = ("base_model", "language", "license", "license_name", "license_link")
-    inherited = {key: value for key in keys if isinstance(value := getattr(card, key, None), str | list)}
+    values = {key: value for key in keys if isinstance(value := getattr(card, key, None), str | list)}
+    # Texts only: YAML reads the language "no" as False.
+    inherited = {key: value for key, value in values.items() if [*value] == [*map(str, value)]}
     base, link = inherited.get("base_model"), str(inherited.get("license_link"))
     if not isinstance(base, str) or is_there(Path(base)):
         inherited.pop("base_model", None)
