@@ -41,11 +41,6 @@ if TYPE_CHECKING:
 
     TimedModel = Path | Encoder
 
-CODES = (
-    "This model's vectors are codes, compared by a trained score (used by evaluate, included in graphs); the cosine "
-    "of a search ignores the trained score."
-)
-
 
 @command(
     "truncate-kit analyze google/electra-base-discriminator --reference bert-base-cased --data stsb",
@@ -188,6 +183,8 @@ def evaluate(
         saved = [workspace.write(report, workspace.suite(report.suite))] if stored else []
     show(report, *saved, figures=workspace.folder if stored else None)
     if encoder.heads is not None and (queries or tasks or suite == "retrieval"):
+        from truncate_kit.report.training import CODES
+
         say(CODES)
 
 
@@ -264,6 +261,8 @@ def compare(
     report = run(first, second, searched, names=(full, lean), top=top, progress=progress_bar())
     show(report)
     if any(encoder.heads is not None for encoder in (first, second)):
+        from truncate_kit.report.training import CODES
+
         say(CODES)
 
 

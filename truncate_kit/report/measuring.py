@@ -241,7 +241,7 @@ def view_export_report(report: ExportReport) -> View:
             rows.append((moved, f"{round(after - before, 4) + 0.0:+.4f}", number(precision.score_limit, "g")))
     fused = f"fused: {counted(report.fused_attention, 'node')}, one per layer"
     if not report.fused_attention:
-        fused = f"not fused: ONNX Runtime has no kernel for that of {report.family}"
+        fused = f"not fused: ONNX Runtime has no kernel for {report.family}"
     unit = " and length 1" if report.normalized else ""
     sentences = [
         f"{report.file}: {report.precision} for {report.target}, {report.file_bytes / 1e6:.1f} MB, opset "

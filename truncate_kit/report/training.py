@@ -43,7 +43,8 @@ if TYPE_CHECKING:
     from truncate_kit.training.settings import Trial
 
 CODES = (
-    "Search by vectors compares the codes by their cosine; the trained score of a pair is what `similarities` gives."
+    "The vectors are codes, compared by a trained score (used by evaluate, included in graphs); the cosine of a search "
+    "ignores this score."
 )
 RANKINGS = {"probe": "a linear map on frozen states", "multi-exit": "one epoch of all layers at once"}
 _SIDES = {"dev": ORANGE, "test": BLUE}
@@ -175,7 +176,7 @@ def view_sweep_result(result: SweepResult) -> View:
     tables = [
         sweep_table(result),
         Table.of(f"Cheap rankings of the search on dev, {result.metric}", ranked, columns, detail=True),
-        _trials(f"Every trial, those of the search first; {result.metric}", (*result.search, *result.trials), result),
+        _trials(f"Every trial, the search first; {result.metric}", (*result.search, *result.trials), result),
     ]
     sentences = [
         result.choice,
@@ -344,7 +345,7 @@ def view_frozen_report(report: FrozenReport) -> View:
         "predicted": lambda pair: pair[3],
         "error": lambda pair: f"{pair[4]:+.2f}",
     }
-    title = "Largest errors on test, from 0 to 1; the mean difference on dev is taken off"
+    title = "Largest errors on test, from 0 to 1, less the mean difference on dev"
     sentences = [
         f"Chosen by dev: {report.chosen_step} on {report.chosen_layer} of {report.depth} blocks, seed "
         f"{report.chosen_seed}.",
