@@ -50,7 +50,7 @@ def check_shared(group: "Group", has_texts: bool) -> None:
     """Raise `UsageError` for several processes without an adaptation."""
     if group.size > 1 and not has_texts:
         raise UsageError(
-            f"There is nothing to adapt to that these {group.size} processes could share.",
+            f"These {group.size} processes have no adaptation to share.",
             hint="Start the command without torchrun; `workers` runs several trials at once.",
         )
 

@@ -63,9 +63,7 @@ class NoEvaluator(Evaluator):
 def ours(model: str, pairs: PairSet, epochs: int, *, kernels: bool = True, **options: object) -> float:
     """Time our loop. kernels: False leaves all functions to torch."""
     encoder = load_encoder(model)
-    settings = TrainingSettings.from_dict(
-        TrainingSettings(epochs=epochs, learning_rate=RATE).to_dict() | options  # type: ignore[arg-type]
-    )
+    settings = TrainingSettings.from_dict(TrainingSettings(epochs=epochs, learning_rate=RATE).to_dict() | options)
     start = time.perf_counter()
     first = encoder.token_ids([pair.first for pair in pairs])
     second = encoder.token_ids([pair.second for pair in pairs])

@@ -260,7 +260,7 @@ def view_export_report(report: ExportReport) -> View:
             and f"{counted(int8['num_pairs'], 'pair')}: too few to say what eight bits cost.",
         ]
     batched = stable and (
-        f"Vectors in a batch have a cosine of at least {stable['batch_cosine']:.4f} with those of texts alone, padded "
+        f"Cosine of batched to single texts: at least {stable['batch_cosine']:.4f}, padded "
         f"{stable['padding_cosine']:.4f}; Spearman alone {stable['spearman_alone']:.2f}, in batches "
         f"{stable['spearman_batched']:.2f} ({counted(int(stable['num_pairs']), 'pair')} of {report.invariant_on})."
     )

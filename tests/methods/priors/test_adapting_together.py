@@ -96,5 +96,5 @@ def test_commands_share_the_adaptation_and_one_goes_on(tiny_folder, tmp_path):
 
 
 def test_processes_without_anything_to_share_are_refused():
-    with pytest.raises(UsageError, match="nothing to adapt to that these 2 processes could share"):
+    with pytest.raises(UsageError, match="These 2 processes have no adaptation to share"):
         check_shared(SimpleNamespace(size=2), has_texts=False)
