@@ -139,7 +139,7 @@ def deep(layers: int, pairs: int, threads: int) -> dict[str, Any]:
         "threads": threads,
         "seconds": seconds,
         "peak_mib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        "best": list(best.layers),
+        "best": list(layers_in(-best[2])),
         "machine": machine(threads, work()),
     }
 

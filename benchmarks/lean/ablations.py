@@ -186,7 +186,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raw = RawTexts(texts=[*others, *served], queries=asked, exclude=exclude - set(served))
             store = store_texts(full, raw, folder / "texts")
             vectors = teacher_vectors(full, store, folder / "vectors")
-            first = store.counts.num_queries  # held-out texts are of one kind in all variants
+            first = store.num_queries  # held-out texts are of one kind in all variants
             order = first + np.random.default_rng(0).permutation(len(store) - first)
             held, learned_from = order[:HELD], np.concatenate([np.arange(first), order[HELD:]])
             settings = replace(variant.settings, seed=seed, batch_size=given.batch_size, precision=given.precision)
@@ -200,7 +200,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             row = {
                 **key,
                 "blocks": " ".join(map(str, variant.blocks)),
-                "tokens": str(store.counts.tokens),
+                "tokens": str(store.counts["tokens"]),
                 "minutes": f"{state.seconds / 60:.1f}",
                 "agreement": f"{max(state.scores):.2f}",
                 **scores_of(student, full, given.data).row(),

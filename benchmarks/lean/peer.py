@@ -28,6 +28,7 @@ from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import keep
+from truncate_kit.training.examples import Evaluator
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
@@ -37,11 +38,8 @@ ROUNDS = 3
 BATCH = 64
 
 
-class Flat:
+class Flat(Evaluator):
     """Scores nothing: evaluation is no part of the comparison."""
-
-    def texts(self) -> None:
-        """Return no texts."""
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
         """Return 0."""
