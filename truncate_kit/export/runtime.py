@@ -28,7 +28,7 @@ from truncate_kit.core.vectors import Rows, paired_rows
 from truncate_kit.export.graph import INPUTS, OUTPUT, Feeds, graph_files
 from truncate_kit.export.record import ExportReport, check_runnable, find_graph
 from truncate_kit.models.encoder import Encoder, LayerHeads, TextReader, padded
-from truncate_kit.models.loading import check_unreplaced, load_encoder, load_reader, state_of
+from truncate_kit.models.loading import load_encoder, load_reader, state_of
 from truncate_kit.models.pipeline import read_pipeline
 from truncate_kit.models.store import reader_parts, sha256_of
 
@@ -243,7 +243,9 @@ class OnnxEncoder:
 
     def check_unreplaced(self) -> None:
         """Raise `ModelError` if the graph's files were replaced."""
-        check_unreplaced(self._place.parent, self._state, graph_files(self._place))
+        if state_of(self._place.parent, graph_files(self._place)) != self._state:
+            hint = "Wait until nobody writes there; run again."
+            raise ModelError(f"{self._place.parent} was changed while it was read.", hint=hint)
 
     def digest(self) -> str:
         """Return the SHA-256 of graph and tokenizer. Raises as `check_unreplaced`."""

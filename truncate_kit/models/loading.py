@@ -53,7 +53,6 @@ _TOKENIZER_FILES = (
     "tokenizer.json", "vocab.txt", "vocab.json", "spm.model", "spiece.model", "sentencepiece.bpe.model",
     "tokenizer.model",
 )  # fmt: skip
-FolderState = tuple[tuple[str, int, int, int], ...]
 _MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.txt", "*.model", "*/config.json", "*/*.safetensors", "*/*.bin")
 _CONFIGS = ["*.json", "*.txt", "*.model", "*/config.json"]
 _OTHER_RUNTIMES = ["onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot"]
@@ -300,7 +299,7 @@ def _download(name: str) -> Path:
         ) from error
 
 
-def state_of(folder: Path, more: Sequence[Path] = ()) -> FolderState:
+def state_of(folder: Path, more: Sequence[Path]) -> tuple[tuple[str, int, int, int], ...]:
     """Return name, inode, size and time of the model's files and `more`."""
     files = {file for pattern in _MODEL_FILES for file in folder.glob(pattern) if file.name != "export.json"} | {*more}
     found = []
@@ -309,12 +308,6 @@ def state_of(folder: Path, more: Sequence[Path] = ()) -> FolderState:
             facts = file.stat()
             found.append((str(file), facts.st_ino, facts.st_size, facts.st_mtime_ns))
     return tuple(found)
-
-
-def check_unreplaced(folder: Path, before: FolderState, more: Sequence[Path] = ()) -> None:
-    """Raise `ModelError` if a model folder has changed since `before`."""
-    if state_of(folder, more) != before:
-        raise ModelError(f"{folder} was changed while it was read.", hint="Wait until nobody writes there; run again.")
 
 
 def usable_length(*limits: int | None) -> int:

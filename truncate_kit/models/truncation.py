@@ -407,7 +407,7 @@ def iter_states(
     batch_size: int = 64,
     progress: Progress = silent,
 ) -> Iterator[tuple[StateBatch, ...]]:
-    """Yield the states of all layers, one batch per encoder, not in the order of `texts`.
+    """Yield each encoder's states of the same texts, all layers, not in the order of `texts`.
 
     batch_size: Texts at most, see `BATCH_TOKENS`. raw: see `Encoder.hidden_states`. Raises `UsageError`.
     """
