@@ -148,7 +148,8 @@ NAMED = '[[models]]\nmodel = "a"\nname = "A"\n[[models]]\nmodel = "b"\nname = "A
         (f'{ONE}[[tasks]]\ndata = "$NOT_SET_ANYWHERE/x"', "environment variable"),
         (f'{ONE}{TASK}models = ["c"]', "does not define 'c'"),
         (f'{ONE}{TASK}[[priors]]\ntasks = ["x"]', "does not define 'x'"),
-        (f"{ONE}{TASK}[[priors]]\nbatch_size = 8", "has no texts or words"),
+        (f"{ONE}{TASK}[[priors]]\nbatch_size = 8", "A prior has batch_size, but no texts"),
+        (f'{ONE}{TASK}[[priors]]\nwords = "w"\nlayer = 2', "A prior has layer, but no texts"),
         (f'{ONE}{TASK}[[priors]]\ntexts = "t"\nprecision = "fp8"', r"\.toml: .*`precision` 'fp8'"),
     ],
 )

@@ -238,8 +238,9 @@ def _model(entry: dict[str, Any]) -> dict[str, Any]:
 
 def _prior(entry: dict[str, Any]) -> dict[str, Any]:
     name = " and ".join(words for key, words in (("texts", "masked words"), ("words", "words")) if key in entry)
-    if not name and {*entry} - {"name", "tasks"}:
-        raise UsageError("A prior has no texts or words.", hint="Add texts or words, or leave the prior empty.")
+    of_texts = {"layer", "epochs", "batch_size", "seed", *(() if "words" in entry else ("learning_rate", "precision"))}
+    if "texts" not in entry and (idle := of_texts.intersection(entry)):
+        raise UsageError(f"A prior has {min(idle)}, but no texts.", hint=f"Add texts, or leave out {min(idle)}.")
     if "layer" in entry:
         name += f" at layer {entry['layer']}"
     return {"name": name} | entry
