@@ -79,8 +79,8 @@ def test_a_task_is_what_finetune_does_with_the_same_data(tiny_folder, home, tmp_
     ("task", "message"),
     [
         ('data = "graded.csv"\nretrieval = "search"\nsearch_metric = "map"', "search_metric: "),
-        ('data = "search"\nobjective = "cosine"', "holds no splits"),
-        ('data = "graded.csv"\nobjective = "search"', "grades the pairs"),
+        ('data = "search"\nobjective = "cosine"', "objective cosine does not suit"),
+        ('data = "graded.csv"\nobjective = "search"', "objective search does not suit"),
         ('data = "graded.csv"\nobjective = "dropout"', "no objective 'dropout' here"),
     ],
 )

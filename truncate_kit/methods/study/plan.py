@@ -134,6 +134,9 @@ class StudyTask(TrainingSettings):
 
     def __post_init__(self) -> None:
         TrainingSettings.__post_init__(self)
+        if is_retrieval_folder(Path(self.data)) != (self.row.data == "judged"):
+            said = f"{self.name}: the objective {self.objective} does not suit {self.data}."
+            raise UsageError(said, hint=f'A retrieval folder needs objective = "{SEARCH}", pairs need another one.')
         if self.read_earlier and self.row.trains_head:
             said = f"{self.name}: a classifier trained at the last layer does not fit earlier layers."
             raise UsageError(said, hint="Add read_earlier = false to this task.")
@@ -228,10 +231,9 @@ def _arranged(values: dict[str, Any], home: Path) -> dict[str, Any]:
 
 
 def _model(entry: dict[str, Any]) -> dict[str, Any]:
-    if isinstance(blocks := entry.get("blocks"), str):
-        blocks = blocks_named(blocks)
     name = Path(entry.get("model", "")).name
-    if isinstance(blocks, list | tuple):
+    if isinstance(blocks := entry.get("blocks"), str | list):
+        blocks = blocks_named(as_text(blocks))
         name += f", {blocks_in_words(blocks)}"
     return {"name": name} | entry | {"blocks": blocks}
 
