@@ -1,4 +1,4 @@
-"""A file of texts to a file of vectors: the same bytes however often it is killed, and what is wrong is said."""
+"""Encoding a file: the same bytes after any number of kills, and clear errors."""
 
 import multiprocessing
 import os
@@ -164,7 +164,7 @@ def test_a_source_that_changes_while_it_is_read_gives_no_output(encoder, source,
 
 
 def test_what_is_there_and_is_not_this_output_is_left_alone(encoder, tiny_folder, source, tmp_path):
-    """From another input, model or option; changed since; or a file of somebody else."""
+    """Made from another input, model or option, changed since, or another program's file."""
     out, other = tmp_path / "vectors.npy", tmp_path / "other.txt"
     note = out.with_suffix(".npy.json")
     note.write_text('{"mine": 1}')

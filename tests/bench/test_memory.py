@@ -41,7 +41,7 @@ def test_a_rivals_call_does_not_hold_our_own_model(tiny_folder):
     call, held = runner.prepare([[2, 5, 3]]), weakref.ref(encoder)
     del runner, encoder
     gc.collect()
-    assert held() is None  # whose weights would be counted beside its own
+    assert held() is None  # else its weights would count in the rival's peak
     assert call().shape == (1, 16)
 
 

@@ -67,7 +67,7 @@ def test_resamples_without_a_correlation_are_left_out_and_counted():
 
 @pytest.mark.parametrize("count", [3, 19, 20])
 def test_few_pairs_give_no_verdict(count):
-    """One model has the order of the targets and the other its reverse, so every resample says the same."""
+    """One model orders pairs as the targets, the other in reverse: all resamples agree."""
     targets = list(range(count))
     found = quality_difference(targets, targets[::-1], targets)
     assert (found["low"], found["high"]) == pytest.approx((200, 200))

@@ -1,4 +1,4 @@
-"""Who is called when, and what the numbers made of seconds mean. Nothing here asserts a time."""
+"""The order of timed calls, and the numbers made of seconds. No test asserts a time."""
 
 import statistics
 from dataclasses import replace

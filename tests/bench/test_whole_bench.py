@@ -1,4 +1,4 @@
-"""A whole bench on tiny models: what is in the report and what is said. Nothing here asserts a time."""
+"""A whole bench on tiny models: its report and its sentences. No test asserts a time."""
 
 import shutil
 import sys
@@ -111,7 +111,7 @@ def test_scores_sizes_and_graphs_are_those_of_the_models(report, duo):
 
 
 def test_a_report_names_the_pairs_of_its_scores(duo, report, tmp_path):
-    """By content: the same pairs in another order, or from another file, are the same."""
+    """Pairs are compared by content, whatever their order or file."""
     assert (report.scored_on, report.num_scored, report.bundled) == ("tiny", len(PAIRS), False)
     pairs = PAIRS.pairs
     assert scored_fields(named("set/test", reversed(pairs)))["fingerprint"] == report.fingerprint
@@ -236,7 +236,7 @@ def test_a_runtime_that_fails_leaves_the_others_their_figures(duo, monkeypatch):
 
 
 def test_a_runtime_whose_vectors_are_no_numbers_is_not_scored_by_queries(duo, tmp_path, monkeypatch):
-    """A search would rank them first, and of a few bad texts take most of the score."""
+    """A search would rank NaN first, so a few bad texts would cost most of the score."""
     data, encode = read_retrieval(retrieval_folder(tmp_path / "set")), OnnxEncoder.encode_ids
 
     def some_wrong(runner, ids):

@@ -1,4 +1,4 @@
-"""The embeddings as one kernel: where they become it, and that they still give what transformers gives."""
+"""Embeddings fused into one kernel: for which families, with the values of transformers."""
 
 import numpy as np
 import onnxruntime
@@ -10,7 +10,7 @@ from truncate_kit.export.graph import build_graph, fuse_embeddings, save_graph
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 
-# Each cut at a layer whose graph other tests build as well, but the last, whose eight bits save nothing further up.
+# Layers of graphs that other tests build too; distilbert at 0, because int8 saves nothing more above.
 FROM_ZERO = {"bert": 2, "electra": 2, "electra-generator": 0, "albert": 2, "distilbert": 0}
 KERNELS = {"fp32": "EmbedLayerNormalization", "int8": "LayerNormalization"}  # what ends them; the first in the graph
 
@@ -23,7 +23,7 @@ def test_one_kernel_where_positions_count_from_zero(tiny_folder, tmp_path, name)
 
 @pytest.mark.parametrize(("name", "layer"), FROM_ZERO.items())
 def test_embeddings_are_those_of_transformers(tiny_folder, tmp_path, name, layer):
-    """The kernel's own output, and what becomes of it; with padding on either side, as masks may have it."""
+    """Compare the kernel's output and the vectors, with padding on either side."""
     encoder = load_encoder(tiny_folder(name))
     traced = build_graph(truncate(encoder, layer))
     ids = np.random.default_rng(0).integers(5, 20, (3, 9))

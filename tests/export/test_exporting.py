@@ -1,4 +1,4 @@
-"""What export writes, what it refuses, and that a refusal leaves everything as it was."""
+"""Export writes a checked graph, or refuses and leaves everything unchanged."""
 
 import copy
 import json
@@ -195,7 +195,7 @@ def described(model):
 
 
 def test_two_traces_give_the_same_graph(encoder, tmp_path, monkeypatch):
-    """So that a trace may be kept, and be made as these tests do; the second one is a user's."""
+    """Traces may then be shared between tests; the second trace is as a user makes it."""
     made = []
     for trace in (tracing._trace, traced_anew):
         monkeypatch.setattr(tracing, "_trace", trace)

@@ -38,7 +38,7 @@ def graded(encoder, name="tiny/dev", texts=TEXTS):
 
 
 def spearman(folder, pairs):
-    """Of the int8 graph in plain ONNX Runtime, each text alone."""
+    """Return Spearman × 100 of the int8 graph in plain ONNX Runtime, each text alone."""
     session = onnxruntime.InferenceSession(folder / "model_int8.onnx", providers=["CPUExecutionProvider"])
     reader = load_encoder(folder).reader
 
@@ -156,7 +156,7 @@ def test_invariance_is_that_of_plain_onnxruntime(exported):
 
 
 def test_the_layer_that_int8_hurts_stays_in_float(bert, tmp_path):
-    """One neuron is always at 10,000 and nobody listens to it: only the rounding of what it stands among suffers."""
+    """One neuron is always at 10,000 and unused: only the rounding of its neighbours suffers."""
     hurt = copy.deepcopy(bert)
     block = hurt.backbone.encoder.layer[1]
     with torch.no_grad():
@@ -238,7 +238,7 @@ def test_other_families_in_int8(name, layer, tiny_folder, tmp_path):
 
 
 def test_a_model_without_a_block_keeps_its_embeddings_in_int8_or_is_refused(tiny_folder, tmp_path):
-    """There is no value to be rounded: only weights are. Its trace is also that of test_embeddings.py."""
+    """Only weights are rounded, no values. test_embeddings.py uses the same trace."""
     encoder = truncate(load_encoder(tiny_folder("distilbert")), 0)
     report = export_onnx(encoder, tmp_path / "out", ExportSettings(precision="int8"), search_pairs=graded(encoder))
     assert report.quantization is not None

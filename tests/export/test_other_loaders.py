@@ -87,7 +87,7 @@ def documented_snippet() -> str:
 
 
 def by_the_snippet(texts, home, monkeypatch):
-    """What the documented lines give for some texts in a home with an export in exported/lean."""
+    """Return the documented lines' vectors of these texts, from the export in home/exported/lean."""
     snippet = documented_snippet()
     assert len([line for line in snippet.splitlines() if line.strip()]) <= 10
     assert "truncate_kit" not in snippet

@@ -1,4 +1,4 @@
-"""export.json against what it describes: no value of it, no byte of a graph or its weights changes unseen."""
+"""export.json shows any change of its own values and of the bytes of graphs and weights."""
 
 import json
 import shutil
@@ -29,7 +29,7 @@ from truncate_kit.models.truncation import truncate
 
 @pytest.fixture(scope="module")
 def exported(tiny_folder, tmp_path_factory) -> tuple[Path, ExportReport]:
-    """A model whose graph has its weights beside it; tests copy it before they change it."""
+    """A model with a graph and its separate weights; tests change copies only."""
     folder = tmp_path_factory.mktemp("record") / "model"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tracing, "EMBED_LIMIT", 100)
@@ -75,7 +75,7 @@ def test_weights_beside_the_graph_are_known_by_their_bytes(exported, folder):
 
 
 def test_a_graph_is_not_used_for_another_model_than_its_own(exported, folder):
-    """A model that was changed, or to which something came or that lost something; a graph may be without a model."""
+    """Changed, added and missing files of the model are refused; a graph without a model is not."""
     graph, other = folder / "model.onnx", folder / "model-00001-of-00001.safetensors"
     for name in ("model.safetensors", "1_Pooling/config.json"):
         content = (folder / name).read_bytes()
@@ -99,7 +99,7 @@ def test_a_graph_is_not_used_for_another_model_than_its_own(exported, folder):
 
 
 def test_a_graph_that_the_record_does_not_know(folder):
-    """It is in no choice, and refused by name; without a record no graph is known."""
+    """It is never chosen by default, and refused by name; without export.json all graphs are unknown."""
     graph = (folder / "model.onnx").rename(folder / "model_int8.onnx")
     for _ in range(2):
         assert suited_precision(folder) is None

@@ -70,7 +70,7 @@ MANY = [f"{text} {number}" for number in range(20) for text in TEXTS[:4]]
 
 @pytest.mark.parametrize("away", [False, True])
 def test_a_loaded_graph_stays_the_model_that_it_was(prompted, tiny_folder, tmp_path, away, monkeypatch):
-    """Many texts run on another session than few: it is not opened from what has taken the folder's place."""
+    """Many texts run in a second session, which is not opened from a replaced folder."""
     encoder, folder = prompted
     place = shutil.copytree(folder, tmp_path / "served")
     monkeypatch.chdir(tmp_path)
@@ -90,7 +90,7 @@ def test_a_loaded_graph_stays_the_model_that_it_was(prompted, tiny_folder, tmp_p
 
 @pytest.mark.parametrize("batch_tokens", [None, 20])
 def test_batches_of_few_shapes_give_the_same_vectors(prompted, batch_tokens):
-    """As CUDA graphs need them: filled up with texts and tokens that change nothing, over the same buffers again."""
+    """As for CUDA graphs: padded with texts and tokens without effect, in reused buffers."""
     encoder, folder = prompted
     loaded = OnnxEncoder.load(folder, threads=1, batch_tokens=batch_tokens, buckets=True)
     for texts in (TEXTS, TEXTS[::-1], TEXTS[:1], TEXTS):
@@ -112,7 +112,7 @@ def test_threads_that_share_buckets_get_their_own_vectors(prompted):
 
 
 def test_batches_on_a_gpu_have_few_shapes_and_the_same_vectors(prompted, monkeypatch):
-    """Whatever is encoded: each shape that is met for the first time costs as much as a batch of thousands."""
+    """Each new shape costs as much as a batch of thousands of texts."""
     encoder, folder = prompted
     loaded = OnnxEncoder.load(folder, threads=1, batch_tokens=64)
     loaded.few_shapes = True  # as on CUDA

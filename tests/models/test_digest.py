@@ -1,4 +1,4 @@
-"""One digest: whatever changes vectors or training changes it, and nothing else does."""
+"""The digest changes with everything that affects vectors or training, and with that only."""
 
 import copy
 import json

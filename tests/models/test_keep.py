@@ -21,7 +21,7 @@ FIRST_NEEDED = {"modernbert"}
 
 
 def by_hand(encoder, batch, blocks):
-    """Token states of the whole model in which every other block hands on what it was given."""
+    """Return the whole model's token states, with all other blocks replaced by the identity."""
     backbone = encoder.backbone
     if 1 not in blocks and getattr(getattr(backbone, "encoder", None), "conv", None) is not None:
         backbone = copy.deepcopy(backbone)
@@ -84,7 +84,7 @@ def test_a_saved_subset_is_an_ordinary_checkpoint(name, tiny_folder, tmp_path):
     assert torch.equal(again.token_states(**batch), states)
     assert encoder_digest(again) == encoder_digest(kept)
     same = encoder_digest(kept) == encoder_digest(truncate(full, 2))
-    assert same == (name == "albert")  # all of whose blocks are one
+    assert same == (name == "albert")  # its blocks share all weights
     weights = load_file(folder / "model.safetensors")
     assert sum(weight.numel() for weight in weights.values()) == kept.num_parameters
     model, report = AutoModel.from_pretrained(folder, output_loading_info=True)

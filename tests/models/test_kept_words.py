@@ -26,13 +26,13 @@ def splitting(request, tmp_path_factory):
 
 
 def contents(encoder, row):
-    """What the pieces of a text spell, without marks of where a word goes on."""
+    """Return the text that the pieces spell, without continuation marks."""
     tokens = encoder.tokenizer.convert_ids_to_tokens(row)
     return "".join(token.removeprefix("##") if len(token) > 2 else token for token in tokens)
 
 
 def check(before, after, texts):
-    """Ids are those of before, renamed, where no piece is dropped; else other kept ones that spell the same."""
+    """Texts of kept pieces have the same ids, renumbered; other texts get kept pieces that spell the same."""
     pieces = kept_pieces(before, set().union(*piece_ids(before, TEXTS)))
     new = {piece: place for place, piece in enumerate(pieces)}
     unknown = before.tokenizer.unk_token_id

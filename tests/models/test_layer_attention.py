@@ -20,7 +20,7 @@ FAMILIES = ["bert", "electra", "roberta", "deberta-v2", "modernbert", "gpt2", "q
 
 
 def with_attention(folder, **settings):
-    """The encoder of a folder with a pooling whose weights are wide enough that a mistake cannot hide in rounding."""
+    """Load an encoder with layer attention of wide weights, so that mistakes exceed rounding."""
     encoder = load_encoder(folder)
     torch.manual_seed(1)
     pooler = LayerAttentionPooling(encoder.width, token="last" if encoder.family.decoder else "cls", **settings).eval()

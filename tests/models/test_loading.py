@@ -51,7 +51,7 @@ def loads_as(folder, reference):
 
 
 def old_names(weights):
-    """As checkpoints of the first BERT call the parts of a norm."""
+    """Name the parts of norms as checkpoints of the first BERT do."""
     names = {name: name.replace("Norm.weight", "Norm.gamma").replace("Norm.bias", "Norm.beta") for name in weights}
     return {f"bert.{names[name]}": value for name, value in weights.items()}
 

@@ -52,7 +52,7 @@ def test_reads_as_sentence_transformers_does(pipeline):
 
 @pytest.mark.parametrize("architecture", ["roberta", "xlnet"])
 def test_how_texts_are_read_is_found_under_the_older_names(pipeline, tmp_path, architecture):
-    """With the maximum length of the tokenizer the long texts would have other vectors, and here a default prompt."""
+    """With the tokenizer's maximum length the long texts would have other vectors."""
     folder, expected = shutil.copytree(pipeline[0], tmp_path / "model"), pipeline[1]
     reading = json.loads((folder / "sentence_bert_config.json").read_text()) | {"max_seq_length": 5}
     (folder / "sentence_bert_config.json").unlink()
@@ -72,7 +72,7 @@ def test_how_texts_are_read_is_found_under_the_older_names(pipeline, tmp_path, a
 @pytest.mark.parametrize("lacking", [["2_Dense"], [""], []])
 @pytest.mark.parametrize("extra", ["2_Dense/training.bin", "pytorch_model.bin"])
 def test_weights_on_the_hub_are_fetched_in_the_form_they_have(pipeline, tmp_path, monkeypatch, lacking, extra):
-    """lacking: folders of modules whose weights are a .bin file only. extra: a file that others do without."""
+    """lacking: folders of modules with weights in a .bin file only. extra: a file not needed otherwise."""
     folder, expected = shutil.copytree(pipeline[0], tmp_path / "model"), pipeline[1]
     (folder / extra).write_bytes(b"not for us")
     for place in lacking:

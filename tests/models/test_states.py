@@ -1,4 +1,4 @@
-"""States of every layer: those of transformers itself, whatever the batch, and no block run in vain."""
+"""States of every layer equal transformers' own in any batch, and no block runs in vain."""
 
 from itertools import chain
 

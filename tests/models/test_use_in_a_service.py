@@ -14,7 +14,7 @@ TEXTS = ["the cat sat", "a red dog ran under the tree", "not a mat"]
 
 
 def test_threads_read_states_before_the_last_norm(tiny_folder):
-    """Each its own: all are in the model at the same time."""
+    """Each thread has its own texts; all run the model at the same time."""
     encoder = load_encoder(tiny_folder("gpt2"))
     batches = [encoder.tokenize([text]) for text in TEXTS]
     alone = [encoder.hidden_states(batch, raw="all") for batch in batches]
