@@ -156,8 +156,8 @@ def table(cells: "Table") -> None:
         step += (len(cells) - 1) // MOST_ROWS
     ends = (0, len(cells) - 1, cells.marked)
     for part in parts if RUN.verbose else parts[:1]:
-        title = Text(harmless(cells.title)) if part == parts[0] else None
-        drawn = Drawn(title=title, title_justify="left", box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
+        title = [Text(harmless(cells.title), style="italic")] if cells.title and part == parts[0] else []
+        drawn = Drawn(box=SIMPLE_HEAD, show_edge=False, pad_edge=False)
         left = max(console.width, narrow := sum(least[place] + GAP for place in part) - GAP) - narrow
         for place in part:
             words = place == 0 or not any(re.match(r"\W*\d", cell) for cell in columns[place])
@@ -169,7 +169,7 @@ def table(cells: "Table") -> None:
         for number in (number for number in range(len(cells)) if number % step == 0 or number in ends):
             style = "bold green" if number == cells.marked else None
             drawn.add_row(*(Text(columns[place][number]) for place in part), style=style)
-        Console(width=max(console.width, narrow)).print(drawn)
+        Console(width=max(console.width, narrow)).print(*title, drawn)  # a title of the table wraps at its width
     if (len(parts) > 1 or step > 1) and not RUN.verbose:
         _tell_of_more()
 

@@ -60,7 +60,7 @@ def test_documents_of_a_retrieval_folder_are_learned_beside_other_texts(texts, t
     assert read[: len(DOCUMENTS) - 1] == list(read_retrieval(folder).documents[1:])  # titles belong to them
     assert not set(QUERIES) & set(read)
     unseen = ("distill", tiny_folder("bert"), "--texts", folder, "--exclude", folder, "--blocks", "1,3")
-    assert "left out, because they are to be excluded or stand in the data for evaluation" in refused(capfd, *unseen)
+    assert "Only 0 distinct texts" in refused(capfd, *unseen)
 
 
 def test_json_and_again(texts, tiny_folder, capfd):
