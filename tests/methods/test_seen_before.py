@@ -19,7 +19,7 @@ from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.methods.tmft.finetune import Preparation, finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.report.page import read_run, write_page
+from truncate_kit.report.page import Run, write_page
 from truncate_kit.report.view import view_of
 from truncate_kit.training.settings import TrainingSettings
 
@@ -93,7 +93,7 @@ def test_distillation_is_scored_without_them(knowing, data, tmp_path):
     assert found.scores.num_compared == len(left) == 15 - number_seen(data)
     assert found.scores.full == pytest.approx(evaluate(knowing, left).spearman)
     assert found.num_seen == number_seen(data)
-    assert read_run(tmp_path / "own").results == [found]
+    assert Run(tmp_path / "own").results == [found]
     knowing.seen = keys_of(data.test)
     nothing = distill(knowing, TEXTS, out=tmp_path / "all", budget=Budget(blocks="1,2"), settings=settings, data=data)
     assert nothing.scores is None

@@ -64,13 +64,11 @@ def test_a_band_a_shade_bars_and_panels(tmp_path):
         Series(x=(0, 1), y=(1.0, 2.0), low=(0.5, None), high=(1.5, None), label="band", tip="<b>"),
         Series(x=(0, 1), y=(1.0, -2.0), bar=0.4, label="columns"),
     ]
-    plot = Plot(
-        "p", "<t>", "x", "y", series, levels=((1.0, "", "#000000"),), shade=(0.5, 2.5, "drop"), ticks={0: "zero"}
-    )
+    plot = Plot("<t>", "x", "y", series, levels=((1.0, "", "#000000"),), shade=(0.5, 2.5, "drop"), ticks={0: "zero"})
     svg = str(inline_svg(plot))
     for text in ("drop", "zero", "bars", "<title>&lt;b&gt;</title>", "currentColor", "var(--blue)"):
         assert text in svg
-    panels = [replace(plot, name=str(number), title=f"panel {number}") for number in range(4)]
+    panels = [replace(plot, title=f"panel {number}") for number in range(4)]
     height, width, _ = image.imread(write_plots(panels, tmp_path / "four.png")).shape
     assert (width, height) == (1584, 864)
     many = replace(plot, logarithmic=True, series=[replace(series[1], label=str(number)) for number in range(20)])
@@ -78,13 +76,13 @@ def test_a_band_a_shade_bars_and_panels(tmp_path):
 
 
 def test_an_empty_cell_of_a_heat_map_stays_empty():
-    svg = str(inline_svg(Plot("h", "h", "x", "y", heat=((0.25, None), (0.5, 1.0)))))
+    svg = str(inline_svg(Plot("h", "x", "y", heat=((0.25, None), (0.5, 1.0)))))
     assert "0.25" in svg
     assert "nan" not in svg
 
 
 def test_no_drawing_shares_an_id_with_another():
-    one, other = (inline_svg(Plot(name, name, "x", "y", [Series((0, 1), (1, 2))])) for name in "ab")
+    one, other = (inline_svg(Plot(name, "x", "y", [Series((0, 1), (1, 2))])) for name in "ab")
     ids = [{element.get("id") for element in ElementTree.fromstring(svg).iter()} - {None} for svg in (one, other)]
     assert ids[0]
     assert not ids[0] & ids[1]

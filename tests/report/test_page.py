@@ -28,7 +28,7 @@ from truncate_kit.methods.distill.settings import HeldOutScores
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
-from truncate_kit.report.page import read_run, snippets, write_page
+from truncate_kit.report.page import Run, snippets, write_page
 from truncate_kit.training.cutting import CutResult
 from truncate_kit_cli.app import main
 
@@ -210,7 +210,7 @@ def test_benches_of_other_weights_and_damaged_ones_are_left_out(lean, tmp_path):
     own = replace(bench, bundled=True)
     own.write(run / "bench.json")
     bench.write(run / "bench-2.json")
-    assert read_run(run).bench == bench  # on pairs of the user's own
+    assert Run(run).bench == bench  # on pairs of the user's own
 
 
 def test_nothing_is_fetched_and_one_script_runs(lean, looked_at, tmp_path, drawn):
@@ -281,11 +281,6 @@ def test_two_runs_stand_side_by_side_and_what_differs_is_named(lean, tmp_path):
     assert "B was not measured" in bare
 
 
-def run_of(folder):
-    (folder.parent / "bench.json").write_text("{}")  # a folder with nothing else is no workspace
-    return read_run(folder.parent)
-
-
 def ran(text):
     names = {}
     exec(text, names)  # what a reader pastes
@@ -297,10 +292,10 @@ def test_the_lines_to_copy_run_and_give_the_vectors_of_the_model(tiny_folder, tm
     folder = tmp_path / "it's" / "lean"
     save_encoder(encoder, folder)
     expected = encoder.vectors(SENTENCES).numpy()
-    assert [title for title, _ in snippets(run_of(folder))] == ["Command line", "Python", "sentence-transformers"]
+    assert [title for title, _ in snippets(folder)] == ["Command line", "Python", "sentence-transformers"]
     export_onnx(load_encoder(folder), folder)
     monkeypatch.chdir(tmp_path)
-    found = dict(snippets(run_of(folder)))
+    found = dict(snippets(folder))
     for title in ("Python", "sentence-transformers", "ONNX Runtime, without torch (fp32)"):
         numpy.testing.assert_allclose(ran(found[title]), expected, atol=1e-4, err_msg=title)
     (tmp_path / "texts.txt").write_text("\n".join(SENTENCES))
@@ -314,7 +309,7 @@ def test_no_code_of_a_changed_folder_is_recommended(tmp_path):
     folder = tmp_path / "lean"
     folder.mkdir()
     (folder / "modules.json").write_text(json.dumps([{"type": "evil.Pooling", "path": "1_Pooling"}]))
-    assert [title for title, _ in snippets(run_of(folder))] == ["Command line", "Python"]
+    assert [title for title, _ in snippets(folder)] == ["Command line", "Python"]
 
 
 def test_two_reports_of_one_suite_have_anchors_of_their_own(lean, tmp_path):

@@ -170,7 +170,7 @@ def write_figure(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
 
 def inline_svg(plot: Plot) -> Markup:
     """Draw a plot as one `<svg>` element with a legend below; text is not converted to paths."""
-    name = f"plot-{zlib.crc32(f'{plot.name} {plot.title}'.encode()):x}"  # cells of a notebook share a page
+    name = f"plot-{zlib.crc32(repr(plot).encode()):x}"  # plots of a page share their ids
     with rc_context(_PAGE | {"svg.hashsalt": name}):  # same figure, same bytes
         figure = Figure(figsize=(5.8, 5.2 if len(plot.series) > 3 else 4.4), layout="constrained")
         axes = figure.add_subplot()

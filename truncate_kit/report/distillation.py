@@ -218,7 +218,7 @@ def _sizes_plot(result: DistillResult) -> Plot:
         f"score in points\n({result.metric})",  # layer names make it longer than the axis
     )
     title = f"Blocks of {Path(result.model).name}: score against speed"
-    return Plot("sizes", title, *axes, series, file="frontier")
+    return Plot(title, *axes, series, file="frontier")
 
 
 def _graphs_plot(result: DistillResult, taken: LeanModel | None) -> Plot:
@@ -250,7 +250,7 @@ def _graphs_plot(result: DistillResult, taken: LeanModel | None) -> Plot:
         f"texts a second, full model's float32 graph = 1 ({full.texts_per_second:,.0f})\nnumbers are blocks",
         f"score in points\n({result.metric})",
     )
-    return Plot("graphs", "Each graph that was measured, by dimensions and words", *axes, series)
+    return Plot("Each graph that was measured, by dimensions and words", *axes, series)
 
 
 def _named(row: LeanModel) -> str:

@@ -198,7 +198,6 @@ def _plot(report: BenchReport) -> Plot | None:
     on = "" if report.scored_on is None else f" on {report.scored}"
     place = counted(report.threads, "thread") if report.device == "cpu" else report.device
     return Plot(
-        "speed",
         f"Speed against quality{on}; {report.processor}, {place}",
         f"sentences per second ({report.num_texts:,} real sentences, tokeniser included)",
         f"{report.metric} × 100",
@@ -315,6 +314,5 @@ def _curves(report: "SuiteReport") -> Sequence[Plot]:
                    line=line, size=4)
             for name, (color, line) in _CURVES.items() if all(name in point for point in points)
         ]  # fmt: skip
-        name = f"transfer-{len(plots)}"
-        plots.append(Plot(name, task, "rows to train on", "accuracy × 100", series, file="suite-transfer"))
+        plots.append(Plot(task, "rows to train on", "accuracy × 100", series, file="suite-transfer"))
     return plots if len({row.labels.get("share") for row in report.rows}) > 1 else ()

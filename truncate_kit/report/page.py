@@ -6,7 +6,7 @@ import hashlib
 import re
 import shlex
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -24,14 +24,13 @@ from truncate_kit.core.vectors import too_few
 from truncate_kit.core.workspace import (
     RESULT_FILES,
     Method,
-    Origin,
     Source,
     Workspace,
     miniature_path,
     read_origin,
 )
 from truncate_kit.evaluation import SuiteReport, measured_digest
-from truncate_kit.export.record import ExportReport, read_exports
+from truncate_kit.export.record import read_exports
 from truncate_kit.methods.bert_lc.settings import CombinationReport
 from truncate_kit.methods.contrast.settings import ContrastiveResult
 from truncate_kit.methods.distill.settings import DistillResult
@@ -78,28 +77,50 @@ class PageReport(Result):
     missing: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
     """Results in a workspace.
 
     `model` is the lean, else combined, else frozen model; the first result made it from `origin`, if known. Benches on
     the user's pairs come first.
+
+    Raises:
+        UsageError: There are no results.
+        ModelError: An export is damaged.
     """
 
-    workspace: Workspace
-    model: Path | None
-    made: Origin | None
-    origin: str
-    results: Sequence[Result]
-    profile: LayerProfile | None
-    benches: Sequence[BenchReport]
-    graphs: Sequence[ExportReport]
-    notes: Sequence[str]
+    def __init__(self, folder: Path) -> None:
+        self.workspace = workspace = Workspace(folder)
+        models = [path for path in (workspace.lean, workspace.combined, workspace.frozen) if path.is_dir()]
+        origins = [read_origin(path) for path in models]
+        methods = [origin.method for origin in origins if origin is not None and origin.method in _RESULTS]
+        results = [_RESULTS[method].read_if_whole(folder / RESULT_FILES[method]) for method in methods]
+        self.results = [result for result in results if result is not None]
+        self.model, self.made = next(iter(models), None), next(iter(origins), None)
+        self.graphs = () if self.model is None else read_exports(self.model)
+        self.profile = LayerProfile.read_if_whole(workspace.profile)
+        self.notes = list[str]()
+        self.benches = sorted(self._benches(), key=lambda report: report.scored_on is None or report.bundled)
+        self.bench = next(iter(self.benches), None)
+        first = self.made or self.profile
+        self.origin = "" if first is None else workspace.located(first.model)
+        if self.model is None and self.profile is None and self.bench is None:
+            there = f"No command has left a model or an analysis in {folder}."
+            hint = "Name a workspace that analyze, finetune or demo has written; a study's page is study/tables.md."
+            raise UsageError(there if folder.is_dir() else f"There is no folder {folder}.", hint=hint)
 
-    @property
-    def bench(self) -> BenchReport | None:
-        """Return the first bench."""
-        return next(iter(self.benches), None)
+    def _benches(self) -> Iterator[BenchReport]:
+        """Yield the benches of the model's weights, and note the others."""
+        weights = (self.model or self.workspace.lean) / "model.safetensors"
+        own = digest_of(weights) if weights.is_file() else None
+        for path in _files_at(self.workspace.bench):
+            report = BenchReport.read_if_whole(path)
+            if report is None:  # logged
+                continue
+            if own is None or report.lean.weights_sha256 in (None, own):
+                yield report
+            else:
+                other = f"{path.name} measured other weights than those here, so it is left out."
+                self.notes.append(f"{other} Run bench again.")
 
     def says_little(self, data: str) -> bool:
         """Return whether a user's model was scored on the bundled, synthetic pairs."""
@@ -121,42 +142,6 @@ class Run:
         words += ["--columns", ",".join(data.columns)] if data.columns else []
         words += ["--scale", ",".join(f"{end:g}" for end in data.scale)] if data.scale else []
         return self.command("bench", *words)
-
-
-def read_run(folder: Path) -> Run:
-    """Read the results in a workspace. Raises `UsageError` without results, `ModelError` for a damaged export."""
-    workspace = Workspace(folder)
-    models = [path for path in (workspace.lean, workspace.combined, workspace.frozen) if path.is_dir()]
-    model = next(iter(models), None)
-    origins = [origin for path in models if (origin := read_origin(path)) is not None and origin.method in _RESULTS]
-    results = [_RESULTS[origin.method].read_if_whole(folder / RESULT_FILES[origin.method]) for origin in origins]
-    weights = (model or workspace.lean) / "model.safetensors"
-    own, notes, benches = digest_of(weights) if weights.is_file() else None, list[str](), list[BenchReport]()
-    for path in _files_at(workspace.bench):
-        report = BenchReport.read_if_whole(path)
-        if report is None:  # logged
-            continue
-        if None not in (own, report.lean.weights_sha256) and report.lean.weights_sha256 != own:
-            notes.append(f"{path.name} measured other weights than those here, so it is left out. Run bench again.")
-        else:
-            benches.append(report)
-    made, profile = None if model is None else read_origin(model), LayerProfile.read_if_whole(workspace.profile)
-    if model is None and profile is None and not benches:
-        there = f"No command has left a model or an analysis in {folder}."
-        hint = "Name a workspace that analyze, finetune or demo has written; a study's page is study/tables.md."
-        raise UsageError(there if folder.is_dir() else f"There is no folder {folder}.", hint=hint)
-    first = made or profile
-    return Run(
-        workspace=workspace,
-        model=model,
-        made=made,
-        origin="" if first is None else workspace.located(first.model),
-        results=[result for result in results if result is not None],
-        profile=profile,
-        benches=sorted(benches, key=lambda report: report.scored_on is None or report.bundled),
-        graphs=() if model is None else read_exports(model),
-        notes=notes,
-    )
 
 
 def suite_reports(workspace: Workspace) -> dict[Path, SuiteReport]:
@@ -198,7 +183,7 @@ def sections(run: Run) -> list[View]:
         if not run.graphs:
             command = run.command("export", "--onnx")
             parts.append(View("graph", "The ONNX graph", missing=[("No graph yet", command)]))
-        parts.append(View("loading", "Use the model", snippets=snippets(run)))
+        parts.append(View("loading", "Use the model", snippets=snippets(run.model)))
     replaced = list[str]()
     for path, report in suite_reports(run.workspace).items():
         now = measured_digest(run.workspace.located(report.model))
@@ -210,18 +195,17 @@ def sections(run: Run) -> list[View]:
 
 
 def _numbered(views: Sequence[View]) -> list[View]:
-    """Make keys of views and names of plots unique by numbers."""
+    """Make keys unique by numbers."""
     numbered, known = list[View](), Counter[str]()
     for view in views:
         number, known[view.key] = known[view.key], known[view.key] + 1
-        plots = [replace(plot, name=f"{plot.name}-{number}") for plot in view.plots]
-        numbered.append(replace(view, key=f"{view.key}-{number}" if number else view.key, plots=plots))
+        numbered.append(replace(view, key=f"{view.key}-{number}") if number else view)
     return numbered
 
 
-def snippets(run: Run) -> list[tuple[str, str]]:
+def snippets(folder: Path) -> list[tuple[str, str]]:
     """Return titled code that loads the model. Raises `ModelError` for a damaged folder."""
-    folder, place = run.model or run.workspace.lean, str(run.model)
+    place = str(folder)
     encode = ["truncate-kit", "encode", "texts.txt", "--model", place, "--out", "vectors.npy"]
     ours = (
         f"import truncate_kit\n\nmodel = truncate_kit.load_encoder({place!r})\nvectors = model.encode({SAMPLE_TEXTS})"
@@ -236,7 +220,7 @@ def snippets(run: Run) -> list[tuple[str, str]]:
     if all(kind.startswith(("sentence_transformers.", *OWN_POOLINGS)) for kind in kinds):
         own = any(kind in OWN_POOLINGS for kind in kinds)
         lines.append(("sentence-transformers", sentence_transformers_lines(place, own_pooling=own)))
-    graph = min(run.graphs, key=lambda report: report.precision != "fp32", default=None)
+    graph = min(read_exports(folder), key=lambda report: report.precision != "fp32", default=None)
     if graph is not None and as_it_is and (folder / "tokenizer.json").is_file():
         title = f"ONNX Runtime, without torch ({graph.precision})"
         lines.append((title, onnxruntime_lines(place, graph.file, graph.max_length)))
@@ -335,8 +319,8 @@ def write_page(run: Path, other: Path | None = None, *, out: Path | None = None)
     """
     if out is not None and out.suffix.lower() not in (".html", ".htm"):  # protects models and data
         raise UsageError(f"{out} does not end in .html.", hint="Name it like report.html.")
-    first = read_run(run)
-    runs = {"Recommendation": first} if other is None else {"A": first, "B": read_run(other)}
+    first = Run(run)
+    runs = {"Recommendation": first} if other is None else {"A": first, "B": Run(other)}
     parts = sections(first) if other is None else comparison(runs)
     recommended = {name: recommend(one) for name, one in runs.items()}
     named = {name: f"{Path(one.origin).name or 'Models'} in {one.workspace.folder}" for name, one in runs.items()}

@@ -159,9 +159,9 @@ def _plots(result: StudyResult, task: str) -> list[Plot]:
     unit = f"points ({next(iter(rows.values()))[0].metric})"
     layers, pareto, plots = list[Series](), list[Series](), list[Plot]()
 
-    def plot(kind: str, name: str, title: str, series: Sequence[Series], y: str = unit, x: str = LAYERS) -> Plot:
+    def plot(kind: str, title: str, series: Sequence[Series], y: str = unit, x: str = LAYERS) -> Plot:
         file = figure_name(task, kind).removesuffix(".png")
-        return Plot(name, title, x, y, series, whole=x == LAYERS, file=file)
+        return Plot(title, x, y, series, whole=x == LAYERS, file=file)
 
     for place, (model, own_rows) in enumerate(rows.items()):
         turn, color = divmod(place, len(_COLORS))
@@ -175,7 +175,7 @@ def _plots(result: StudyResult, task: str) -> list[Plot]:
         published = {row.scores.layer: row.published_test for row in own_rows if row.published_test is not None}
         if published:
             series.append(Series([*published], [*published.values()], "published, test", line=":", marker=""))
-        plots.append(plot("curves", f"curves-{place}", model, series))
+        plots.append(plot("curves", model, series))
     lines = summaries(result, task)
     ends = [row for line in lines for row in (line.best_dev, line.last) if row is not None]
     fronts = [
@@ -183,14 +183,14 @@ def _plots(result: StudyResult, task: str) -> list[Plot]:
         _front(ends, "of best-dev and last layers alone", "--", 1.5),
     ]
     axes = f"test score in {unit}", "parameters kept, millions"
-    plots.append(plot("layers", "layers", f"Test score of each layer: {task}", layers))
-    plots.append(plot("pareto", "pareto", f"Score against parameters: {task}", (*fronts, *pareto), *axes))
+    plots.append(plot("layers", f"Test score of each layer: {task}", layers))
+    plots.append(plot("pareto", f"Score against parameters: {task}", (*fronts, *pareto), *axes))
     cka: dict[str, list[CKARow]] = {}
     for row in result.cka:
         if row.task == task:
             cka.setdefault(row.model, []).append(row)
     drawn = cka.items()
-    return plots + [plot("cka", f"cka-{name}", name, _cka(mine), f"CKA to {mine[0].reference}") for name, mine in drawn]
+    return plots + [plot("cka", name, _cka(mine), f"CKA to {mine[0].reference}") for name, mine in drawn]
 
 
 def _front(rows: Sequence[StudyRow], label: str, line: str, width: float) -> Series:

@@ -154,9 +154,9 @@ def _profile_plots(profile: LayerProfile, title: str, scores: Scores) -> list[An
         untrained.append(Series(layers, values, f"{name}, {count}", color, marker=marker))
     shown = "Scores of the untrained states of each layer"
     return [
-        Plot("cka", f"{title}, {profile.num_texts:,} texts", along, unit, series, y_range=(lowest, 1.05), **over),
-        heat and Plot("matrix", "CKA of every pair of layers", *axes, heat=heat, heat_range=(0.0, 1.0)),
-        untrained and Plot("untrained", shown, along, "score × 100", untrained, **over),
+        Plot(f"{title}, {profile.num_texts:,} texts", along, unit, series, y_range=(lowest, 1.05), **over),
+        heat and Plot("CKA of every pair of layers", *axes, heat=heat, heat_range=(0.0, 1.0)),
+        untrained and Plot(shown, along, "score × 100", untrained, **over),
     ]
 
 
@@ -252,7 +252,7 @@ def _sweep_plot(result: SweepResult) -> Plot:
     if result.prediction is not None and result.prediction.from_layer is not None:
         over["shade"] = result.prediction.from_layer - 0.5, last + 0.5, "predicted drop"
     title = f"{Path(result.model).name}{of} by layer: scores on {result.data}"
-    return Plot("layers", title, along, f"score in points ({result.metric})", series, **over)
+    return Plot(title, along, f"score in points ({result.metric})", series, **over)
 
 
 def layer_series(rows: Sequence[LayerScores], *, gaps: bool = True) -> list[Series]:
@@ -313,7 +313,7 @@ def view_contrastive_result(result: ContrastiveResult) -> View:
         [f"{result.rows.rstrip('.')}."],
         notes=[result.seen and seen, result.seen_before],
         details=[f"{how}; own negatives weighted by {weight:g}." if weight else f"{how}."],
-        plots=[Plot("attempts", drawn, "look at dev", "Spearman × 100 on dev", series, whole=True)],
+        plots=[Plot(drawn, "look at dev", "Spearman × 100 on dev", series, whole=True)],
     )
 
 
@@ -324,7 +324,7 @@ def view_layer_weights(weights_of: LayerWeights) -> View:
     # Start at 0, or at the lowest weight if negative or similar to all others.
     start = low if low < 0 or (low > high / 2 and high - low >= 0.1) else 0.0
     title, rows = f"{Path(weights_of.model).name}: weight of each layer in %", [*map(_shortened, weights_of.texts)]
-    plot = Plot("attention", title, LAYERS, "", heat=shares, heat_range=(start, high), rows=rows, file="attention")
+    plot = Plot(title, LAYERS, "", heat=shares, heat_range=(start, high), rows=rows, file="attention")
     return View("attention", "Attention over layers", plots=[plot])
 
 
@@ -386,9 +386,9 @@ def _frozen_plots(report: FrozenReport) -> list[Plot]:
     colors, unit = {COSINE: GREY, SIAMESE: ORANGE, AUTOENCODER: BLUE}, "Spearman × 100 on test"
     blocks = range(1, len(report.states) + 1)
 
-    def plot(name: str, what: str, along: str, unit: str, series: list[Series], file: str, **more: Any) -> Plot:
+    def plot(file: str, what: str, along: str, unit: str, series: list[Series], **more: Any) -> Plot:
         title = f"{Path(report.model).name}, frozen: {what} ({report.data})"
-        return Plot(name, title, along, unit, series, whole=True, file=file, **more)
+        return Plot(title, along, unit, series, whole=True, file=file, **more)
 
     alone = [Series(blocks, report.states, "states as they are", VERMILION)]
     label = "states as they are, on the training pairs"
@@ -400,26 +400,26 @@ def _frozen_plots(report: FrozenReport) -> list[Plot]:
             alone.append(Series(range(1, len(means) + 1), means, f"codes, {step}", colors[step]))
     together = report.score(report.chosen_step, report.chosen_layer, "test")[0]
     levels = ((together, "all blocks together, chosen heads", INK),)
-    plots = [plot("blocks", "similarity by each block alone", "block", unit, alone, "correlation", levels=levels)]
+    plots = [plot("correlation", "similarity by each block alone", "block", unit, alone, levels=levels)]
     if (codes := report.reconstruction) is not None:
         looks: list[tuple[str, Sequence[float], str, dict[str, Any]]] = [
             ("reconstruction", codes.losses, "(1 = always the mean)", {"y_range": (0.0, 1.1 * max(codes.losses))}),
             ("reconstruction-own-units", codes.own_losses, "in the states' own units", {"logarithmic": True}),
         ]
-        for name, losses, scale, more in looks:
+        for file, losses, scale, more in looks:
             series = []
             for width, color in zip(sorted(set(codes.code_widths)), (GREEN, PURPLE), strict=False):
                 places = [block for block, own in enumerate(codes.code_widths, 1) if own == width]
                 label = f"codes of {width} of {report.width} numbers"
                 series.append(Series(places, [losses[block - 1] for block in places], label, color))
             what = "what the codes lose of each block's states"
-            plots.append(plot(name, what, "block", f"mean squared error {scale}", series, name, **more))
+            plots.append(plot(file, what, "block", f"mean squared error {scale}", series, **more))
     if any(len(layers) > 1 for layers in report.steps.values()):
         series = []
         for step, layers in report.steps.items():
             spans = {layer: report.score(step, layer, "test") for layer in layers}
             series.append(_means(step, spans, report.num_seeds, "seed", colors[step]))
-        plots.append(plot("depths", "heads on the lowest blocks only", "blocks kept", unit, series, "blocks"))
+        plots.append(plot("blocks", "heads on the lowest blocks only", "blocks kept", unit, series))
     return plots
 
 
@@ -483,10 +483,10 @@ def _combination_plots(report: CombinationReport) -> list[Any]:
     levels = () if last is None else ((last[0], f"{LAST}, test", BLUE),)
     title = f"{Path(report.model).name}: the best combination of each size ({report.data})"
     axes = "layers combined", "Spearman × 100"
-    best = Plot("combined-sizes", title, *axes, sizes, levels=levels, whole=True, file="sizes")
+    best = Plot(title, *axes, sizes, levels=levels, whole=True, file="sizes")
     title = f"{Path(report.model).name}: best combination without a layer, against the best of all ({report.data})"
     axes, zero = ("layer left out", "change in points (Spearman × 100)"), ((0.0, "", INK),)
-    without = Plot("without", title, *axes, bars, levels=zero, whole=True, file="without")
+    without = Plot(title, *axes, bars, levels=zero, whole=True, file="without")
     return [best, effects and without]
 
 

@@ -141,7 +141,6 @@ class Plot:
     named positions on x. Plots of one `file` name share a file.
     """
 
-    name: str
     title: str
     x: str
     y: str
