@@ -366,8 +366,7 @@ def contrast(
     named = TABLE_2[known_name("pooling", pooling, TABLE_2)]
     if pooling != "layer-attention":
         refuse("`pooling=layer-attention`", over=values.get("over"), last_cls=values.get("last_cls"))
-    row = {"pooling": named.pooling, "over": named.over, "last_cls": named.last_cls}
-    settings = ContrastiveSettings(**row | values)
+    settings = ContrastiveSettings(**named | values)
     attends = settings.pooling == "layer-attention" and settings.keep_pooler
     if not attends:
         refuse("kept layer attention", sentences=sentences)
@@ -389,7 +388,6 @@ def contrast(
         splits = splits if splits.dev is not None else workspace.divided(splits)
         columns = None if triplet_columns is None else names(triplet_columns)
         rows = _rows(settings.objective, triplets, columns, texts, splits)
-        note(rows.note)
         # Fail early for a wrong file.
         shown = read_texts(sentences) if sentences is not None else splits.evaluation.texts()[:SHOWN_SENTENCES]
         fills = None if generator is None else load_encoder(generator, device=encoder.device.type)

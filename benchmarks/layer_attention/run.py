@@ -84,9 +84,7 @@ class Cell(Result):
 def settings_of(row: str, base: ContrastiveSettings) -> ContrastiveSettings:
     """Return the settings of a row of Table 2 or of `PARTS`."""
     name, changes = PARTS.get(row, (row, {}))
-    named = TABLE_2[name]
-    pooling = {"pooling": named.pooling, "over": named.over, "last_cls": named.last_cls}
-    return dataclasses.replace(base, **pooling, **changes)  # type: ignore[arg-type]  # names of fields
+    return dataclasses.replace(base, **TABLE_2[name] | changes)
 
 
 def measure(

@@ -269,16 +269,23 @@ def layer_series(rows: Sequence[LayerScores], *, gaps: bool = True) -> list[Seri
     return drawn
 
 
+_POOLINGS = {
+    "cls": "CLS",
+    "mean": "mean",
+    "first-last": "mean over embeddings and last layer",
+    "mean-first-last": "mean of the last layer and mean over embeddings and last layer",
+    "concat": "CLS and mean of the last layer",
+}
+
+
 def pooling_words(settings: ContrastiveSettings) -> str:
     """Describe the pooling in training."""
-    from truncate_kit.methods.contrast.settings import TABLE_2
-
     if settings.pooling == "layer-attention":
         over = {"both": "CLS over means", "cls": "CLS over CLS", "mean": "means over means"}[settings.over]
         parts = [over, *["with the last CLS"] * settings.last_cls, *["equations as printed"] * settings.literal]
         words = f"layer-wise attention ({', '.join(parts)})"
     else:
-        words = TABLE_2[settings.pooling].words
+        words = _POOLINGS[settings.pooling]
     words += ", through a tanh layer" if settings.mlp else ""
     return words if settings.keep_pooler else f"{words}; removed after training"
 

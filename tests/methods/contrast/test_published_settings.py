@@ -43,15 +43,14 @@ def test_narrow_models_and_other_families():
 
 
 def test_table_2_has_nine_rows_that_differ():
-    made = [ContrastiveSettings(pooling=row.pooling, over=row.over, last_cls=row.last_cls) for row in TABLE_2.values()]
+    made = [ContrastiveSettings(**row) for row in TABLE_2.values()]
     assert len(set(made)) == 9
     assert [settings.pooling for settings in made].count("layer-attention") == 4
 
 
 @pytest.mark.parametrize("name", TABLE_2)
 def test_every_row_of_table_2_learns(tiny_folder, name):
-    row = TABLE_2[name]
-    encoder = fresh(tiny_folder("bert"), row.pooling, over=row.over, last_cls=row.last_cls)
+    encoder = fresh(tiny_folder("bert"), **TABLE_2[name])
     assert encoder.vectors(words(3, 0)).shape == (3, 16)
     examples(encoder).loss(encoder, range(13)).backward()
     assert all(weight.grad is not None for weight in (*encoder.tail.parameters(), *_pooler(encoder)))

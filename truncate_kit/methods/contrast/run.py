@@ -34,21 +34,22 @@ from truncate_kit.models.layer_pooling import LayerAttentionPooling, LayerPoolin
 from truncate_kit.models.pipeline import Dense, Normalize, save_encoder
 from truncate_kit.models.store import RunStore, encoder_digest, origin_of, output_folder, run_key
 from truncate_kit.models.truncation import truncate
-from truncate_kit.training.examples import ContrastiveTexts, Examples, Ids, PairEvaluator, Scores, builder, encoded
+from truncate_kit.training.examples import ContrastiveTexts, Ids, PairEvaluator, Scores, builder, encoded
 from truncate_kit.training.loop import ALONE, Group, TrainingRun, isolated
-from truncate_kit.training.settings import OBJECTIVES, TrainingSettings, Trial, run_trials, trial_name, trial_scores
+from truncate_kit.training.settings import OBJECTIVES, Trial, run_trials, trial_name, trial_scores
 
 
 def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: int) -> Encoder:
     """Return the encoder cut at `settings.layer`, with a new pooler seeded by `seed`. Raises `UsageError`."""
     cut = truncate(encoder, encoder.depth if settings.layer is None else settings.layer)
     _check_suits(cut, settings)
-    cut.heads = None  # heads would replace the pooler
+    tail = _normalize(encoder)
+    cut.heads, cut.tail = None, nn.Sequential()  # heads would replace the pooler
     cut.pool_with(None)
     token: Literal["cls", "last"] = "last" if cut.family.decoder else "cls"  # the last token attends to the whole text
     cut.pooling = "mean" if settings.pooling in MEANS else token
     torch.manual_seed(seed)
-    width, wide = cut.width, 2 if settings.pooling in ("concat", "mean-first-last") else 1
+    width = cut.width
     if settings.pooling == "layer-attention":
         over, last_cls, literal, mlp = settings.over, settings.last_cls, settings.literal, settings.mlp
         cut.pool_with(LayerAttentionPooling(width, over=over, last_cls=last_cls, literal=literal, token=token, mlp=mlp))
@@ -58,10 +59,8 @@ def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: i
         cut.pooling = "concat"
     elif settings.pooling == "mean-first-last":
         cut.pool_with(LayerPooling(width, layers=(0, cut.depth), over="mean", last=True))
-    # Keep only a final Normalize of the old tail.
-    tail = _normalize(encoder)
     if settings.mlp and settings.pooling != "layer-attention":  # layer attention has its own MLP
-        dense = Dense(wide * width, width, bias=True, activation="Tanh")
+        dense = Dense(cut.vector_width, width, bias=True, activation="Tanh")
         nn.init.normal_(dense.linear.weight, std=0.02)  # as in the transformer's layers
         nn.init.zeros_(dense.linear.bias)
         tail.insert(0, dense)
@@ -102,6 +101,7 @@ def _set_dropout(encoder: Encoder, settings: ContrastiveSettings) -> None:
 
 
 def _normalize(encoder: Encoder) -> list[nn.Module]:
+    """Return the only module of a tail that a new pooler keeps."""
     return [Normalize()] if len(encoder.tail) and isinstance(encoder.tail[-1], Normalize) else []
 
 
@@ -187,21 +187,12 @@ class Discriminator(nn.Module):
         return logits
 
 
-def replaced_loss(logits: Tensor, replaced: Tensor, mask: Tensor, tokens: int | None = None) -> Tensor:
-    """Return the cross entropy (nats, 0-d) of `logits` (b, t, 2) over the unpadded tokens of `mask` (b, t).
-
-    The sum is divided by `tokens` (for a part of a batch), by default the number of unpadded tokens.
-    """
-    terms = nn.functional.cross_entropy(logits.float().transpose(1, 2), replaced, reduction="none")
-    seen = mask.to(terms.dtype)
-    return (terms * seen).sum() / (seen.sum() if tokens is None else tokens)
-
-
 class DifferenceTexts(ContrastiveTexts):
-    """Raw texts for DiffCSE: equation 7 plus `weight` × `replaced_loss` of both copies of each text.
+    """Raw texts for DiffCSE: equation 7 plus `weight` × the replaced-token loss of both copies of each text.
 
+    The latter is the cross entropy (nats) of the discriminator, averaged over the tokens of all processes.
     Differs from Chuang et al. 2022: the frozen generator is by default the model itself, not DistilBERT; only masked
-    tokens are replaced, at least one per text, each by the likeliest token; the loss is a mean over unpadded tokens.
+    tokens are replaced, at least one per text, each by the likeliest token.
     Raises `UsageError` if the generator lacks a pretrained masked-language head or uses another vocabulary.
     """
 
@@ -243,8 +234,9 @@ class DifferenceTexts(ContrastiveTexts):
         inputs, hidden = masked_batch(encoder, ids, torch.Generator().manual_seed(seed), self._share)
         filled, replaced = self._filled(inputs, hidden)
         logits = self.discriminator(filled, inputs["attention_mask"], vectors)
-        tokens = sum(map(len, self.ids(batch)))  # of all processes
-        return loss + self._weight * replaced_loss(logits, replaced, inputs["attention_mask"], tokens)
+        terms = nn.functional.cross_entropy(logits.float().transpose(1, 2), replaced, reduction="none")
+        tokens = sum(map(len, self.ids(batch)))
+        return loss + self._weight * (terms * inputs["attention_mask"]).sum() / tokens
 
     @torch.no_grad()
     def _filled(self, batch: Batch, hidden: Hidden) -> tuple[Tensor, Tensor]:
@@ -295,26 +287,17 @@ def finetune_contrastive(
         FileProblemError: `out` is not writable or in use.
         DivergedError: A seed diverged; the others are kept.
     """
-    start, progress, settings = time.perf_counter(), reporter(progress), settings or ContrastiveSettings()
-    dev = _checked_dev(data)
-    columns, fills, out = _columns(rows, settings), generator or encoder, local_path(out)
-    training = settings.training(encoder.family.recipe, encoder.width)
-    depth = poolable_encoder(encoder, settings, seed=0).depth  # raises if the model does not support the settings
-    plain = settings.to_dict() | {"seeds": (), "layer": depth}
-    parts = [repr(plain), training.to_json(), rows.fingerprint(), data.fingerprint(), str(group.size)]
-    if OBJECTIVES[settings.objective].fills_words:
-        parts += [encoder_digest(fills), masked_head_digest(fills)]
-    store = RunStore(out / "trials", run_key(encoder, *parts), {"model": encoder.name, "contrastive": plain})
+    start, run = time.perf_counter(), _Run(encoder, rows, data, settings or ContrastiveSettings(), generator, group)
+    out = local_path(out)
+    store = RunStore(out / "trials", run.key(), {"model": encoder.name, "contrastive": run.plain})
 
     def trial(seed: int, *, again: bool = False) -> Trial:
         """Return the trial of `seed`; run it if missing or `again`."""
-        name = trial_name(depth, seed, training.epochs)
+        name = trial_name(run.depth, seed, run.training.epochs)
         found = group.agree(store.read(name, Trial) if group.leads and not again else None)
         if found is None:
-            model = poolable_encoder(encoder, settings, seed=seed)
-            examples = _examples(model, columns, fills, settings, group)
-            running = {"checkpoint": store.checkpoint(name), "progress": progress, "stage_done": stage_done}
-            found = _train(model, examples, data, settings, training, seed, group, **running)
+            running = {"checkpoint": store.checkpoint(name), "progress": reporter(progress), "stage_done": stage_done}
+            model, found = run.train(seed, **running)
             if group.leads:
                 store.write_encoder(name, found, model)
         return found
@@ -323,21 +306,16 @@ def finetune_contrastive(
         if group.leads:
             held.enter_context(output_folder(out, encoder, "lean"))
             held.enter_context(store.open())
-        run_trials((f"Seed {seed}", partial(trial, seed)) for seed in settings.seeds)
-        # Keep seeds of earlier calls.
-        finished = store.all(Trial).values() if group.leads else ()
-        trials = group.agree(sorted(finished, key=lambda trial: trial.seed))
+        trials = run_trials((f"Seed {seed}", partial(trial, seed)) for seed in run.settings.seeds)
         best = max(trials, key=lambda one: (one.dev, -one.seed))
         if not group.agree(store.has_weights(best.name)):  # weights of another seed were kept
             trial(best.seed, again=True)
         result = None
         if group.leads:
             lean = store.encoder(best.name, encoder.device)
-            given = {"settings": settings, "parameters": lean.num_parameters, "processes": group.size}
-            seconds = time.perf_counter() - start
-            result = _result(encoder, rows, columns, data, training, trials, best, seconds=seconds, **given)
-            lean.name, lean.seen = encoder.name, merged(encoder.seen, keys_of(dev, rows.pairs()))
-            origin = origin_of("contrast", encoder, lean, data=data, settings=settings.to_dict())
+            result = run.result(trials, best.seed, lean.num_parameters, time.perf_counter() - start)
+            lean.name, lean.seen = encoder.name, merged(encoder.seen, keys_of(run.dev, rows.pairs()))
+            origin = origin_of("contrast", encoder, lean, data=data, settings=run.settings.to_dict())
             save_encoder(lean, out / "lean", model_card=result.card(lean, origin), origin=origin)
             for place in (store.folder, out):  # the store keeps results that a later call replaces in `out`
                 result.write(place / RESULT_FILES["contrast"])
@@ -345,12 +323,98 @@ def finetune_contrastive(
     return cast(ContrastiveResult, group.agree(result))
 
 
-def _checked_dev(data: PairSplits) -> PairSet:
+class _Run:
+    """Checked settings and data of one run."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        rows: TripletSet,
+        data: PairSplits,
+        settings: ContrastiveSettings,
+        generator: Encoder | None,
+        group: Group,
+    ) -> None:
+        self.encoder, self.rows, self.data, self.settings, self.group = encoder, rows, data, settings, group
+        self.dev, self.columns, self.fills = _graded(data), _columns(rows, settings), generator or encoder
+        self.training = settings.training(encoder.family.recipe, encoder.width)
+        self.depth = poolable_encoder(encoder, settings, seed=0).depth  # raises if they do not suit each other
+        self.plain = settings.to_dict() | {"seeds": (), "layer": self.depth}
+
+    def key(self) -> str:
+        """Return the key of the trials' store."""
+        parts = [repr(self.plain), self.training.to_json(), self.rows.fingerprint(), self.data.fingerprint()]
+        parts.append(str(self.group.size))
+        if OBJECTIVES[self.settings.objective].fills_words:
+            parts += [encoder_digest(self.fills), masked_head_digest(self.fills)]
+        return run_key(self.encoder, *parts)
+
+    def train(self, seed: int, **running: Any) -> tuple[Encoder, Trial]:
+        """Train a new encoder, and score its saved form."""
+        settings, training, agree = self.settings, self.training, self.group.agree
+        model = poolable_encoder(self.encoder, settings, seed=seed)
+        on_dev = (PairEvaluator if settings.keep_pooler else BareEvaluator)(model, self.dev)
+        how: dict[str, Any] = {"seed": seed, "evaluate_every": settings.evaluate_every, "group": self.group}
+        run = TrainingRun(model, self._examples(model), on_dev, training, **how)
+        run.train(task=f"{settings.objective}, {settings.pooling}, layer {self.depth}, seed {seed}", **running)
+        if not settings.keep_pooler:
+            remove_pooler(model)
+        dev, test = agree(on_dev.score(model)), self.data.test
+        tested = None if test is None else agree(PairEvaluator(model, test).score(model))
+        scores = trial_scores(run.scores, dev, tested, run.seconds)
+        return model, Trial(layer=self.depth, seed=seed, epochs=training.epochs, steps=run.total, **scores)
+
+    def _examples(self, encoder: Encoder) -> ContrastiveTexts:
+        settings, row = self.settings, OBJECTIVES[self.settings.objective]
+        reader = replace(encoder.reader, max_length=min(encoder.max_length, settings.max_tokens))
+        ids = [reader.token_ids(column) for column in self.columns]
+        common: dict[str, Any] = {"temperature": settings.temperature, "group": self.group}
+        if row.fills_words:
+            weight, share = settings.replaced_weight, settings.masked_share
+            return DifferenceTexts(encoder, ids[0], self.fills, weight=weight, share=share, **common)
+        made = builder(row.examples)(ids, own_weight=settings.hard_negative_weight, chunk=settings.chunk, **common)
+        return cast(ContrastiveTexts, made)
+
+    def result(self, trials: Sequence[Trial], chosen_seed: int, parameters: int, seconds: float) -> ContrastiveResult:
+        """Sum up the trials."""
+        encoder, rows, data, training = self.encoder, self.rows, self.data, self.training
+        dev, dev_std = mean_and_std([one.dev for one in trials])
+        tests = [one.test for one in trials if one.test is not None]
+        test, test_std = mean_and_std(tests) if tests else (None, None)
+        test_texts = set[str]() if data.test is None else {*data.test.texts()}
+        return ContrastiveResult(
+            model=encoder.name,
+            rows=rows.note,
+            num_rows=len(rows),
+            rows_fingerprint=rows.fingerprint(),
+            data=data.name,
+            data_fingerprint=data.fingerprint(),
+            settings=self.settings,
+            epochs=training.epochs,
+            batch_size=training.batch_size,
+            learning_rate=training.rate(encoder.width),
+            layer=self.depth,
+            depth=encoder.depth,
+            parameters=parameters,
+            trials=tuple(trials),
+            chosen_seed=chosen_seed,
+            dev=dev,
+            dev_std=dev_std,
+            test=test,
+            test_std=test_std,
+            test_texts=len(test_texts),
+            seen=len(test_texts.intersection(chain(*self.columns))),
+            seen_before=seen_before(data.evaluation, {encoder.name: encoder.seen}),
+            processes=self.group.size,
+            seconds=seconds,
+        )
+
+
+def _graded(data: PairSplits) -> PairSet:
     """Return the dev pairs. Raises `DataError` if dev is missing or pairs cannot be ranked."""
     if data.dev is None:
-        raise DataError(
-            f"{data.name} has no dev split to select checkpoints.", hint="Give a folder with dev and test files."
-        )
+        problem = f"{data.name} has no dev split to select checkpoints."
+        raise DataError(problem, hint="Give a folder with dev and test files.")
     for pairs in filter(None, (data.dev, data.test)):
         pairs.check_graded()
         pairs.check_ranked()
@@ -362,95 +426,8 @@ def _columns(rows: TripletSet, settings: ContrastiveSettings) -> list[list[str]]
     if len(rows) < FEWEST_ROWS:
         problem = f"Rows in {rows.name}: {len(rows)}; at least {FEWEST_ROWS} are needed. {rows.note}".rstrip()
         raise DataError(problem, hint='Give thousands of rows; `objective="in-batch"` builds most rows from NLI pairs.')
-    columns = [[row[0] for row in rows.rows], [row[1] for row in rows.rows]]
-    if OBJECTIVES[settings.objective].data == "negatives":
-        negatives = [row[2] for row in rows.rows if len(row) == 3]
-        if len(negatives) < len(rows):
-            problem = f"{rows.name}: {len(rows) - len(negatives):,} of {len(rows):,} rows have no negative."
-            raise DataError(problem, hint='Give negatives, or use `objective="in-batch"`.')
-        columns.append(negatives)
-    return columns
-
-
-def _examples(
-    encoder: Encoder, columns: Sequence[list[str]], generator: Encoder, settings: ContrastiveSettings, group: Group
-) -> Examples:
-    row = OBJECTIVES[settings.objective]
-    reader = replace(encoder.reader, max_length=min(encoder.max_length, settings.max_tokens))
-    ids = [reader.token_ids(column) for column in columns]
-    common: dict[str, Any] = {"temperature": settings.temperature, "group": group}
-    if row.fills_words:
-        common |= {"weight": settings.replaced_weight, "share": settings.masked_share}
-        return DifferenceTexts(encoder, ids[0], generator, **common)
-    own_weight = settings.hard_negative_weight
-    examples: Examples = builder(row.examples)(ids, own_weight=own_weight, chunk=settings.chunk, **common)
-    return examples
-
-
-def _train(
-    encoder: Encoder,
-    examples: Examples,
-    data: PairSplits,
-    settings: ContrastiveSettings,
-    training: TrainingSettings,
-    seed: int,
-    group: Group,
-    **running: Any,
-) -> Trial:
-    """Train `encoder` in place and score its saved form; pass `running` to `TrainingRun.train`."""
-    evaluator = PairEvaluator if settings.keep_pooler else BareEvaluator
-    on_dev, every = evaluator(encoder, cast(PairSet, data.dev)), settings.evaluate_every
-    run = TrainingRun(encoder, examples, on_dev, training, seed=seed, evaluate_every=every, group=group)
-    run.train(task=f"{settings.objective}, {settings.pooling}, layer {encoder.depth}, seed {seed}", **running)
-    if not settings.keep_pooler:
-        remove_pooler(encoder)
-    dev = group.agree(on_dev.score(encoder))
-    test = None if data.test is None else group.agree(PairEvaluator(encoder, data.test).score(encoder))
-    return Trial(
-        layer=encoder.depth,
-        seed=seed,
-        epochs=training.epochs,
-        steps=training.epochs * -(-len(examples) // training.batch_size),
-        **trial_scores(run.scores, dev, test, run.seconds),
-    )
-
-
-def _result(
-    encoder: Encoder,
-    rows: TripletSet,
-    columns: Sequence[Sequence[str]],
-    data: PairSplits,
-    training: TrainingSettings,
-    trials: Sequence[Trial],
-    best: Trial,
-    **given: Any,
-) -> ContrastiveResult:
-    tests = [one.test for one in trials if one.test is not None]
-    (dev, dev_std), (test, test_std) = (
-        mean_and_std([one.dev for one in trials]),
-        mean_and_std(tests) if tests else (None, None),
-    )
-    test_texts = set[str]() if data.test is None else {*data.test.texts()}
-    return ContrastiveResult(
-        model=encoder.name,
-        rows=rows.note,
-        num_rows=len(rows),
-        rows_fingerprint=rows.fingerprint(),
-        data=data.name,
-        data_fingerprint=data.fingerprint(),
-        epochs=training.epochs,
-        batch_size=training.batch_size,
-        learning_rate=training.rate(encoder.width),
-        layer=best.layer,
-        depth=encoder.depth,
-        trials=tuple(trials),
-        chosen_seed=best.seed,
-        dev=dev,
-        dev_std=dev_std,
-        test=test,
-        test_std=test_std,
-        test_texts=len(test_texts),
-        seen=len(test_texts.intersection(chain(*columns))),
-        seen_before=seen_before(data.evaluation, {encoder.name: encoder.seen}),
-        **given,
-    )
+    number = 3 if OBJECTIVES[settings.objective].data == "negatives" else 2
+    if short := sum(len(row) < number for row in rows.rows):
+        problem = f"{rows.name}: {short:,} of {len(rows):,} rows have no negative."
+        raise DataError(problem, hint='Give negatives, or use `objective="in-batch"`.')
+    return [[row[place] for row in rows.rows] for place in range(number)]

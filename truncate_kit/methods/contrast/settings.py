@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, fields
 from operator import not_
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.hardware import TRAINING_PRECISIONS, Precision
@@ -41,33 +41,18 @@ MEANS = ("mean", "first-last", "mean-first-last")
 """Poolings without a CLS state."""
 
 
-@dataclass(frozen=True, slots=True)
-class NamedPooling:
-    """A row of the paper's Table 2: a pooling and its layer-attention inputs."""
-
-    paper: str  # name in the paper
-    pooling: ContrastivePooling
-    words: str = ""  # for model cards
-    over: Over = "both"
-    last_cls: bool = True
-
-
-TABLE_2 = {
-    "cls": NamedPooling("CLS_last", "cls", "CLS"),
-    "mean": NamedPooling("AVG_last", "mean", "mean"),
-    "first-last": NamedPooling("AVG_first-last", "first-last", "mean over embeddings and last layer"),
-    "mean-first-last": NamedPooling(
-        "AVG_last + AVG_first-last",
-        "mean-first-last",
-        "mean of the last layer and mean over embeddings and last layer",
-    ),
-    "concat": NamedPooling("CLS_last + AVG_last", "concat", "CLS and mean of the last layer"),
-    "cls-attention": NamedPooling("CLS_all attention", "layer-attention", over="cls", last_cls=False),
-    "mean-attention": NamedPooling("AVG_all attention", "layer-attention", over="mean", last_cls=False),
-    "attention": NamedPooling("CLS_all + AVG_all attention", "layer-attention", last_cls=False),
-    "layer-attention": NamedPooling("CLS_all + AVG_all attention, CLS_last", "layer-attention"),
+TABLE_2: dict[str, dict[str, Any]] = {
+    "cls": {"pooling": "cls"},  # CLS_last
+    "mean": {"pooling": "mean"},  # AVG_last
+    "first-last": {"pooling": "first-last"},  # AVG_first-last
+    "mean-first-last": {"pooling": "mean-first-last"},  # AVG_last + AVG_first-last
+    "concat": {"pooling": "concat"},  # CLS_last + AVG_last
+    "cls-attention": {"pooling": "layer-attention", "over": "cls", "last_cls": False},  # CLS_all attention
+    "mean-attention": {"pooling": "layer-attention", "over": "mean", "last_cls": False},  # AVG_all attention
+    "attention": {"pooling": "layer-attention", "last_cls": False},  # CLS_all + AVG_all attention
+    "layer-attention": {"pooling": "layer-attention"},  # CLS_all + AVG_all attention, CLS_last
 }
-"""Table 2 by name; settings allow more combinations of `over` and `last_cls`."""
+"""Settings of the rows of the paper's Table 2; settings allow more combinations of `over` and `last_cls`."""
 
 
 LARGE_WIDTH = 1024
@@ -103,7 +88,7 @@ class ContrastiveSettings(Result):
     `hard_negative_weight=1`) and `diffcse` (7 plus replaced-token detection). `TABLE_2` lists the paper's poolings;
     `over`, `last_cls` and `literal` configure `LayerAttentionPooling`. `batch_size` counts rows over all processes;
     `default_budget` sets the default batch size and learning rate. `evaluate_every=None` evaluates once per epoch.
-    `chunk` affects only memory and time. The best seed on dev is saved, including seeds of earlier calls.
+    `chunk` affects only memory and time. The best seed on dev is saved.
     """
 
     objective: str = setting("in-batch", f"{described('contrast')}.", TRAINING, choices=_NAMES)
@@ -211,8 +196,7 @@ class ContrastiveResult(Result):
     layer: int  # blocks kept of `depth`
     depth: int
     parameters: int  # of the saved model
-    # One per seed, including earlier calls with these settings.
-    trials: tuple[Trial, ...]
+    trials: tuple[Trial, ...]  # one per seed
     chosen_seed: int  # best on dev
     dev: float
     dev_std: float | None
