@@ -84,8 +84,8 @@ def finetune(
     push: Push,
 ) -> None:
     """Fine-tune the model cut at given layers, the best layer, or some blocks; save it with the full model."""
-    from truncate_kit.methods.tmft.finetune import Preparation, sweep_prediction
     from truncate_kit.methods.tmft.finetune import finetune as run
+    from truncate_kit.methods.tmft.finetune import sweep_prediction
     from truncate_kit.methods.tmft.trials import kept_encoder, layers_named
     from truncate_kit.models.truncation import truncate
     from truncate_kit.report.card import add_figure
@@ -117,9 +117,12 @@ def finetune(
         # Check all before an adaptation, which may take days.
         encoder = full if kept is None else kept_encoder(full, kept)
         layers_named(encoder if prior_layer is None else truncate(encoder, prior_layer), settings.layers)
-        prior = None if prior_words is None else _word_prior(full, prior_words, precision)
-        taught = None if teacher is None else workspace.load(Source(teacher, None, source.max_length), device=here)
-        prediction = None
+        work: dict[str, Any] = {"settings": settings, "training": trained, "retrieval": searched}
+        if prior_words is not None:
+            work["prior"] = _word_prior(full, prior_words, precision)
+        if teacher is not None:
+            taught = workspace.load(Source(teacher, None, source.max_length), device=here)
+            work |= {"teacher": taught, "teacher_weight": teacher_weight}
         # Adaptation and prediction take long: lock out other commands.
         with workspace.held() if group.leads else nullcontext():
             note(workspace.replaced_by(source.name))
@@ -127,26 +130,23 @@ def finetune(
             if prior_texts is not None:
                 how: dict[str, Any] = {"layer": prior_layer, "group": group}
                 encoder = _adapted(encoder, prior_texts, workspace, precision, prior_epochs, **how)
-            if group.leads:
-                prediction = sweep_prediction(encoder, splits, settings, trained, max_length=source.max_length)
-    if not group.leads:  # only an adaptation is shared
-        return
-    folder, words = workspace.folder, [] if prior is None else ["word similarity, at the layer of each model"]
+            if not group.leads:  # only an adaptation is shared
+                return
+            work["prediction"] = sweep_prediction(encoder, splits, settings, trained, max_length=source.max_length)
+    if encoder.depth < full.depth:
+        work["full"] = full
+    if kept is not None:
+        work["blocks"] = kept[: encoder.depth]
+    folder, before = workspace.folder, list[str]()
     if prior_texts is not None:
-        alone = "" if encoder.depth == full.depth else ", but for the full model"
-        words.insert(0, f"masked words of {prior_texts.name} at {place_in_words(encoder.depth, kept)}{alone}")
-    before = Preparation(
-        prior=prior,
-        full=full if encoder.depth < full.depth else None,
-        teacher=taught,
-        teacher_weight=teacher_weight,
-        words="; ".join(words),
-        blocks=None if kept is None else kept[: encoder.depth],
-    )
-    work: dict[str, Any] = {"settings": settings, "training": trained, "prediction": prediction, "before": before}
+        alone = ", but for the full model" if "full" in work else ""
+        before.append(f"masked words of {prior_texts.name} at {place_in_words(encoder.depth, kept)}{alone}")
+    if prior_words is not None:
+        before.append("word similarity, at the layer of each model")
+    work["before"] = "; ".join(before)
     adapted = nullcontext() if prior_texts is None else unfinished(folder / "adapted", shared=True)
     with adapted, machine.open() as engine, watching(folder, tensorboard=tensorboard) as watcher:
-        result = run(encoder, splits, out=folder, retrieval=searched, progress=watcher, engine=engine, **work)
+        result = run(encoder, splits, out=folder, progress=watcher, engine=engine, **work)
     scored = row.data in ("scores", "labels")  # the next command cannot use classes or judgements
     workspace.remember(source, data_source if scored else None, queries=pairs.data if judged else retrieval)
     (curve,) = show(result, f"{workspace.lean} (seed {result.chosen_seed})", workspace.full, figures=folder)

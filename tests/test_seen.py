@@ -30,7 +30,7 @@ from truncate_kit.methods.distill.distilling import distill
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.distill.texts import RawTexts
 from truncate_kit.methods.priors import WordPrior
-from truncate_kit.methods.tmft.finetune import Preparation, finetune
+from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.cutting import cut
@@ -187,8 +187,8 @@ def test_what_a_model_has_seen_goes_where_it_goes(sets, tiny_folder, tmp_path):
     assert known_of(again.lean, *sets) == known_of(again.full, *sets) == number
     words, model = load_pairs(words_folder(tmp_path / "words")), load_encoder(tiny_folder("bert"))
     prior = WordPrior(model, words, replace(word_training(), epochs=1))
-    before = Preparation(teacher=load_encoder(source.lean), prior=prior)
-    learner = trained(tmp_path / "learner", tiny_folder("bert"), second, before=before)
+    before = {"teacher": load_encoder(source.lean), "prior": prior}
+    learner = trained(tmp_path / "learner", tiny_folder("bert"), second, **before)
     drawn = split_pairs(words.train, 0, words.shares)
     for folder in (learner.lean, learner.full):
         assert known_of(folder, *sets, drawn) == [*number, len(keys_of(drawn.train, drawn.dev))]

@@ -28,7 +28,7 @@ from transformers import AutoModel, AutoTokenizer
 from benchmarks.common import names, new_parser, part_of_train, read_rows, spread_out, whole_numbers
 from truncate_kit.core.hardware import Precision
 from truncate_kit.data.pairs import BUNDLED, PairSplits, TextPair, load_pairs
-from truncate_kit.methods.tmft.trials import rank as rank_layers
+from truncate_kit.methods.tmft.trials import TrialWork
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import layers_held, truncate
@@ -225,7 +225,8 @@ def rank(jobs: Iterator[Job], options: argparse.Namespace) -> None:
         full, data = load(job.model, options.minilm).to(options.device), splits(options.data, job)
         task, settings = LabelledTask(full, data, TASKS[job.task]), settings_of(job, options.precision)
         layers = layers_held(full.backbone.config)
-        probe, exits = (rank_layers(full, task, settings, name, layers, 0) for name in ("probe", "multi-exit"))
+        work = TrialWork(full, task, settings, None, Path())
+        probe, exits = (work.rank(name, layers, 0) for name in ("probe", "multi-exit"))
         for layer in layers:
             cheap = {"probe": f"{probe[layer]:.3f}", "multi_exit": f"{exits[layer]:.3f}"}
             row = job.cells | {"seed": "0", "layer": str(layer)} | cheap

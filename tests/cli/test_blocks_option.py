@@ -12,7 +12,7 @@ from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
 from truncate_kit.bench.result import BenchReport
 from truncate_kit.data.pairs import complete_splits, load_pairs
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.methods.tmft.finetune import Preparation, finetune
+from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepResult, SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.store import encoder_digest
@@ -113,7 +113,8 @@ def test_finetune_trains_all_of_the_blocks_and_the_full_model_beside_them(model,
         out=tmp_path / "c",
         settings=replace(once, layers="2"),
         training=training,
-        before=Preparation(full=full, blocks=(1, 3)),
+        full=full,
+        blocks=(1, 3),
     )
     assert _without_time(together) == _without_time(result)
 

@@ -16,7 +16,7 @@ from truncate_kit.methods.distill.distilling import distill
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.frozen.run import finetune_frozen
 from truncate_kit.methods.frozen.settings import FrozenSettings
-from truncate_kit.methods.tmft.finetune import Preparation, finetune
+from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.page import Run, write_page
@@ -62,8 +62,7 @@ def test_fine_tuning_says_it_of_the_model_and_of_its_teacher(knowing, data, tiny
     found = finetune(knowing, data, out=tmp_path / "own", settings=settings, training=ONCE)
     assert found.seen_before.startswith(said_of(data))
     assert found.seen_before in (tmp_path / "own/lean/README.md").read_text().replace("\n", " ")
-    teacher = Preparation(teacher=knowing)
-    taught = finetune(plain, data, out=tmp_path / "taught", settings=settings, training=ONCE, before=teacher)
+    taught = finetune(plain, data, out=tmp_path / "taught", settings=settings, training=ONCE, teacher=knowing)
     assert taught.seen_before == found.seen_before
     assert finetune(plain, data, out=tmp_path / "none", settings=settings, training=ONCE).seen_before == ""
     write_page(tmp_path / "own")

@@ -9,7 +9,7 @@ from tests.support.training import SHORT, without_dropout
 from truncate_kit.core.progress import TrialWatcher
 from truncate_kit.data.pairs import PairSplits
 from truncate_kit.methods.priors import WordPrior
-from truncate_kit.methods.tmft.finetune import Preparation, finetune
+from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
@@ -34,7 +34,7 @@ def test_a_killed_trial_does_not_learn_its_words_again(tiny_folder, tmp_path):
     how = {
         "settings": SweepSettings(layers="2", seeds=(1,)),
         "training": dataclasses.replace(SHORT, epochs=3),
-        "before": Preparation(prior=prior),
+        "prior": prior,
     }
     with pytest.raises(KeyboardInterrupt):
         finetune(encoder, word_splits(), out=tmp_path / "killed", progress=Killed(), **how)
@@ -53,9 +53,7 @@ def test_a_trial_learns_words_at_its_own_layer_first(tiny_folder, tmp_path):
     prior = WordPrior(encoder, WORDS, short)
     training = dataclasses.replace(SHORT, epochs=2)
     settings = SweepSettings(layers="2", seeds=(1,))
-    result = finetune(
-        encoder, word_splits(), out=tmp_path, settings=settings, training=training, before=Preparation(prior=prior)
-    )
+    result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=training, prior=prior)
     by_hand = truncate(encoder, 2)
     for pairs, how in ((WORDS, short), (word_splits(), training)):
         task = LabelledTask(encoder, pairs)

@@ -11,7 +11,7 @@ from truncate_kit.methods.priors import WordPrior, adapt
 from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.result import StudyResult
 from truncate_kit.methods.study.running import run_study
-from truncate_kit.methods.tmft.finetune import Preparation, finetune
+from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
@@ -99,9 +99,7 @@ def test_rows_equal_the_same_done_alone(home, done, tmp_path):
     settings = SweepSettings(layers="1,2", seeds=(0,))
     rates = TrainingSettings(epochs=WORD_EPOCHS, batch_size=128, learning_rate=1e-3)
     prior = WordPrior(encoder, load_words(home / "words"), rates)
-    words = finetune(
-        encoder, data, out=tmp_path / "a", settings=settings, training=training, before=Preparation(prior=prior)
-    )
+    words = finetune(encoder, data, out=tmp_path / "a", settings=settings, training=training, prior=prior)
     assert scores(result, "bert, words first") == {row.layer: row.test for row in words.layers if row.layer < 3}
     settings_of_texts = AdaptationSettings(epochs=1, batch_size=16, learning_rate=2e-3)
     model, _ = adapt(encoder, read_texts(home / "raw.txt"), settings_of_texts, layer=2)

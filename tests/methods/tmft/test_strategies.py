@@ -14,7 +14,7 @@ from truncate_kit.core.progress import TrialWatcher
 from truncate_kit.methods.tmft import trials
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import STRATEGIES, SweepSettings
-from truncate_kit.methods.tmft.trials import MultiExit, exit_vectors_of, probe_layers
+from truncate_kit.methods.tmft.trials import MultiExit, exit_vectors_of
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.store import RunStore
 from truncate_kit.models.truncation import truncate
@@ -42,11 +42,11 @@ def test_exits_equal_truncated_models(tiny_folder, family):
 
 
 def test_the_loss_of_all_exits_is_the_mean_of_truncated_ones(encoder):
-    examples, dev, _ = LabelledTask(encoder, word_splits()).trial(encoder, 0)
+    examples, dev, _ = parts = LabelledTask(encoder, word_splits()).trial(encoder, 0)
     places = [3, 1, 8]
     each = torch.stack([examples.loss(truncate(encoder, layer).eval(), places) for layer in LAYERS])
     encoder.eval()
-    exits = MultiExit(dict.fromkeys(LAYERS, examples), dict.fromkeys(LAYERS, dev))
+    exits = MultiExit(dict.fromkeys(LAYERS, parts))
     torch.testing.assert_close(exits.loss(encoder, places), each.mean())
     scores = exits.by_layer(encoder)
     assert scores == pytest.approx({layer: dev.score(truncate(encoder, layer))[0] for layer in LAYERS}, abs=1e-3)
@@ -54,12 +54,11 @@ def test_the_loss_of_all_exits_is_the_mean_of_truncated_ones(encoder):
 
 def test_the_probe_learns_and_leaves_the_encoder_alone(encoder):
     before = {name: value.clone() for name, value in encoder.state_dict().items()}
-    examples, dev, _ = LabelledTask(encoder, word_splits()).trial(encoder, 0)
-    exits, evaluators = dict.fromkeys(LAYERS, examples), dict.fromkeys(LAYERS, dev)
-    heard = []
-    scores = probe_layers(encoder, exits, evaluators, 0, lambda task, done, total: heard.append((done, total)))
+    examples, dev, _ = parts = LabelledTask(encoder, word_splits()).trial(encoder, 0)
+    exits, heard = MultiExit(dict.fromkeys(LAYERS, parts)), []
+    scores = exits.probe(encoder, 0, lambda task, done, total: heard.append((done, total)))
     assert heard == [(1, 2), (2, 2)]  # 128 texts, 64 at a time
-    assert scores == probe_layers(encoder, exits, evaluators, seed=0)
+    assert scores == exits.probe(encoder, seed=0)
     centred = exit_vectors_of(encoder, dev.texts(), LAYERS)
     centred = centred - exit_vectors_of(encoder, examples.texts(), LAYERS).mean(dim=1, keepdim=True)
     untrained = [dev.score_of(states)[0] for states in centred]
@@ -71,18 +70,16 @@ def test_the_probe_learns_and_leaves_the_encoder_alone(encoder):
 
 def test_a_probe_of_many_pairs_reads_a_part_of_them(encoder, monkeypatch):
     """The first 20 of a random order: as if the others were not there. One batch holds them all, in any order."""
-    examples, dev, _ = LabelledTask(encoder, word_splits()).trial(encoder, 0)
+    exits = MultiExit(dict.fromkeys(LAYERS, LabelledTask(encoder, word_splits()).trial(encoder, 0)))
     drawn = torch.randperm(64, generator=torch.Generator().manual_seed(5))[:20].tolist()
     train = word_splits().train
     fewer = dataclasses.replace(
         word_splits(), train=dataclasses.replace(train, pairs=tuple(train.pairs[i] for i in drawn))
     )
-    alone, _, _ = LabelledTask(encoder, fewer).trial(encoder, 0)
-    evaluators = dict.fromkeys(LAYERS, dev)
-    expected = probe_layers(encoder, dict.fromkeys(LAYERS, alone), evaluators, seed=5)
-    everything = probe_layers(encoder, dict.fromkeys(LAYERS, examples), evaluators, seed=5)
+    alone = MultiExit(dict.fromkeys(LAYERS, LabelledTask(encoder, fewer).trial(encoder, 0)))
+    expected, everything = alone.probe(encoder, seed=5), exits.probe(encoder, seed=5)
     monkeypatch.setattr(trials, "PROBE_PAIRS", 20)  # 10,001 pairs would take minutes
-    scores = probe_layers(encoder, dict.fromkeys(LAYERS, examples), evaluators, seed=5)
+    scores = exits.probe(encoder, seed=5)
     assert scores == pytest.approx(expected, abs=0.05)
     assert scores != pytest.approx(everything, abs=0.05)
 

@@ -23,7 +23,7 @@ from truncate_kit.core.errors import UsageError
 from truncate_kit.core.progress import TrialWatcher
 from truncate_kit.data.pairs import BUNDLED, load_pairs
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.methods.tmft.finetune import Preparation, finetune, sweep_prediction
+from truncate_kit.methods.tmft.finetune import finetune, sweep_prediction
 from truncate_kit.methods.tmft.settings import SweepResult, SweepSettings, parse_layers, picker
 from truncate_kit.methods.tmft.trials import layers_named
 from truncate_kit.models.loading import load_encoder
@@ -94,7 +94,7 @@ def test_contenders_hold_what_decides_the_pick():
 
 def swept(encoder, out, training=ONCE, **settings):
     """Fine-tune on words; some settings are arguments of `finetune` itself."""
-    own = {name: settings.pop(name) for name in ("prediction", "before", "progress") if name in settings}
+    own = {name: settings.pop(name) for name in ("prediction", "full", "before", "progress") if name in settings}
     chosen = SweepSettings(**{"seeds": (0,)} | settings)
     return finetune(encoder, word_splits(), out=out, settings=chosen, training=training, **own)
 
@@ -255,12 +255,12 @@ def test_another_rule_or_fewer_seeds_train_nothing_and_take_no_layer_away(tiny_f
 def test_a_model_that_was_cut_before_is_compared_with_the_full_one(tiny_folder, tmp_path):
     """Its trials and its yardstick's are those that each model alone would give."""
     full = load_encoder(tiny_folder("bert"))
-    cut, before = truncate(full, 2), Preparation(full=full, words="words of | mine")
-    result = swept(cut, tmp_path / "both", layers="all", before=before)
+    cut, before = truncate(full, 2), {"full": full, "before": "words of | mine"}
+    result = swept(cut, tmp_path / "both", layers="all", **before)
     own, whole = swept(cut, tmp_path / "cut", layers="all"), swept(full, tmp_path / "whole", layers="all")
     assert (result.layers, result.full) == (own.layers, whole.full)
     assert load_encoder(tmp_path / "both" / "full").depth == 3
-    assert swept(cut, tmp_path / "both", layers="all", before=before).trials == result.trials
+    assert swept(cut, tmp_path / "both", layers="all", **before).trials == result.trials
     card = (tmp_path / "both" / "lean" / "README.md").read_text()
     assert f"| Layer | {result.chosen} of 3 |" in card
     assert "| Before it | words of \\| mine |" in card

@@ -15,7 +15,7 @@ from truncate_kit.core.errors import DeviceError
 from truncate_kit.core.progress import TrialWatcher
 from truncate_kit.data.pairs import PairSplits
 from truncate_kit.methods.priors import WordPrior
-from truncate_kit.methods.tmft.finetune import Preparation, finetune
+from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.settings import TrainingSettings
@@ -47,7 +47,7 @@ def sweep(folder, out, engine, **how):
     if how.pop("words_first", False):
         few = PairSplits(name="few", train=make_pairs(24, 3), dev=make_pairs(12, 4), test=make_pairs(12, 5))
         words = WordPrior(encoder, few, TrainingSettings(epochs=1, batch_size=8, learning_rate=1e-3))
-        how["before"] = Preparation(prior=words)
+        how["prior"] = words
     training = how.pop("training", SHORT)
     data = how.pop("data", word_splits())
     return finetune(encoder, data, out=out, settings=settings, training=training, engine=engine, **how)

@@ -16,7 +16,8 @@ from truncate_kit.core.hardware import in_halves
 from truncate_kit.core.parallel import Engine, Send
 from truncate_kit.core.progress import Progress, TrialEvent, TrialWatcher, silent
 from truncate_kit.core.vectors import mean_and_std
-from truncate_kit.data.pairs import PairSplits
+from truncate_kit.data.pairs import PairSplits, splits_for
+from truncate_kit.data.seen import NO_KEYS, Keys, keys_of, merged, query_keys
 from truncate_kit.methods.tmft.settings import LayerScores, parse_layers
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches, original_order
 from truncate_kit.models.store import RunStore, checkpoint_of, encoder_digest, run_key
@@ -60,12 +61,17 @@ def exit_vectors_of(
 
 
 class MultiExit(Examples, Evaluator):
-    """Examples and evaluator to train several layers at once, on the same pairs and with one head per layer."""
+    """Examples and evaluator of several layers at once, with one head per layer.
 
-    def __init__(self, exits: Mapping[int, Pairs], held_out: Mapping[int, Evaluator]) -> None:
-        self._exits, self._held_out, self._any = exits, held_out, next(iter(exits.values()))
+    Args:
+        trials: Examples and evaluators of the same pairs, by layer.
+    """
+
+    def __init__(self, trials: Mapping[int, tuple[Pairs, Evaluator, Evaluator]]) -> None:
+        self._layers, self._exits = list(trials), [pairs for pairs, _, _ in trials.values()]
+        self._held_out, self._any = [dev for _, dev, _ in trials.values()], self._exits[0]
         self.separable = self._any.separable
-        heads = [pairs.head for pairs in exits.values() if pairs.head is not None]
+        heads = [pairs.head for pairs in self._exits if pairs.head is not None]
         self.head: nn.Module | None = nn.ModuleList(heads) if heads else None
 
     def __len__(self) -> int:
@@ -77,87 +83,52 @@ class MultiExit(Examples, Evaluator):
 
     def texts(self) -> list[Ids]:
         """Return the token ids of all texts, including held-out ones."""
-        return [*self._any.texts(), *next(iter(self._held_out.values())).texts()]
+        return [*self._any.texts(), *self._held_out[0].texts()]
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """Return the mean loss over the layers."""
-        vectors = exit_vectors(encoder, encoder.pad(self._any.ids(batch)), list(self._exits))
-        losses = [pairs.loss_of(exit_, batch) for pairs, exit_ in zip(self._exits.values(), vectors, strict=True)]
-        return torch.stack(losses).mean()
+        return self._losses(exit_vectors(encoder, encoder.pad(self._any.ids(batch)), self._layers), batch).mean()
+
+    def _losses(self, vectors: Iterable[Tensor], batch: Sequence[int]) -> Tensor:
+        return torch.stack([pairs.loss_of(exit_, batch) for pairs, exit_ in zip(self._exits, vectors, strict=True)])
+
+    def _scores(self, vectors: Iterable[Tensor]) -> Scores:
+        rows = zip(self._layers, self._held_out, vectors, strict=True)
+        return {layer: evaluator.score_of(exit_)[0] for layer, evaluator, exit_ in rows}
 
     def by_layer(self, encoder: Encoder) -> Scores:
         """Return the dev score of each layer, in points."""
-        texts = next(iter(self._held_out.values())).texts()
-        vectors = exit_vectors_of(encoder, texts, list(self._held_out))
-        rows = zip(self._held_out.items(), vectors, strict=True)
-        return {layer: pairs.score_of(exit_)[0] for (layer, pairs), exit_ in rows}
+        return self._scores(exit_vectors_of(encoder, self._held_out[0].texts(), self._layers))
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
         """Return the mean score over the layers; no Pearson."""
         return fmean(self.by_layer(encoder).values()), None
 
-
-def probe_layers(
-    encoder: Encoder,
-    exits: Mapping[int, Pairs],
-    held_out: Mapping[int, Evaluator],
-    seed: int,
-    progress: Progress = silent,
-) -> Scores:
-    """Train one linear map per layer on frozen states; return the best dev scores, in points."""
-    layers, pairs, evaluators = list(exits), list(exits.values()), list(held_out.values())
-    generator = torch.Generator().manual_seed(seed)
-    texts, count = pairs[0].texts(), len(pairs[0])
-    drawn = count > PROBE_PAIRS
-    kept = torch.randperm(count, generator=generator)[:PROBE_PAIRS] if drawn else torch.arange(count)
-    both_sides = [texts[place] for place in torch.cat([kept, kept + count]).tolist()]
-    # The maps (out × out, from the identity) and heads are trained together on states computed once.
-    train = exit_vectors_of(encoder, both_sides, layers, progress=progress)
-    dev = exit_vectors_of(encoder, evaluators[0].texts(), layers)
-    centre = train.mean(dim=1, keepdim=True)  # a large common mean makes every cosine near 1
-    train, dev = train - centre, dev - centre
-    heads = [head.cpu() for head in (part.head for part in pairs) if head is not None]
-    maps = nn.Parameter(torch.eye(train.shape[-1]).repeat(len(layers), 1, 1))
-    optimiser = torch.optim.Adam([maps, *nn.ModuleList(heads).parameters()], lr=PROBE_RATE)
-
-    def scores(states: Tensor) -> list[float]:
-        return [evaluator.score_of(layer)[0] for evaluator, layer in zip(evaluators, states, strict=True)]
-
-    best = scores(dev)
-    for _ in range(PROBE_EPOCHS):
-        for places in torch.split(torch.randperm(len(kept), generator=generator), PROBE_BATCH):
-            both = torch.cat([places, places + len(kept)])
-            vectors = torch.bmm(train[:, both], maps)
-            which = kept[places].tolist()
-            loss = torch.stack([part.loss_of(layer, which) for part, layer in zip(pairs, vectors, strict=True)]).sum()
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-        best = [max(pair) for pair in zip(best, scores(torch.bmm(dev, maps.detach())), strict=True)]
-    return dict(zip(layers, best, strict=True))
-
-
-def rank(
-    full: Encoder,
-    task: LabelledTask,
-    settings: TrainingSettings,
-    name: Ranked,
-    layers: Sequence[int],
-    seed: int,
-    progress: Progress = silent,
-) -> Scores:
-    """Return the dev score of each layer, in points: by probes, or after one epoch of all layers at once."""
-    encoder = full if name == "probe" else truncate(full, max(layers))
-    examples, dev = dict[int, Pairs](), dict[int, Evaluator]()
-    for layer in layers:  # each has its own head
-        pairs, evaluator, _ = task.trial(encoder, seed)
-        examples[layer], dev[layer] = pairs, evaluator
-    if name == "probe":
-        return probe_layers(encoder, examples, dev, seed, progress)
-    exits = MultiExit(examples, dev)
-    run = TrainingRun(encoder, exits, exits, replace(settings, epochs=1), seed=seed)
-    run.train(progress=progress, task="ranking layers, all trained at once")
-    return exits.by_layer(encoder)
+    def probe(self, encoder: Encoder, seed: int, progress: Progress = silent) -> Scores:
+        """Train one linear map per layer on frozen states; return the best dev scores, in points."""
+        generator = torch.Generator().manual_seed(seed)
+        texts, count = self._any.texts(), len(self)
+        drawn = count > PROBE_PAIRS
+        kept = torch.randperm(count, generator=generator)[:PROBE_PAIRS] if drawn else torch.arange(count)
+        both_sides = [texts[place] for place in torch.cat([kept, kept + count]).tolist()]
+        # The maps (out × out, from the identity) and heads are trained together on states computed once.
+        train = exit_vectors_of(encoder, both_sides, self._layers, progress=progress)
+        dev = exit_vectors_of(encoder, self._held_out[0].texts(), self._layers)
+        centre = train.mean(dim=1, keepdim=True)  # a large common mean makes every cosine near 1
+        train, dev = train - centre, dev - centre
+        maps = nn.Parameter(torch.eye(train.shape[-1]).repeat(len(self._layers), 1, 1))
+        heads = [] if self.head is None else self.head.cpu().parameters()
+        optimiser = torch.optim.Adam([maps, *heads], lr=PROBE_RATE)
+        best = self._scores(dev)
+        for _ in range(PROBE_EPOCHS):
+            for places in torch.split(torch.randperm(len(kept), generator=generator), PROBE_BATCH):
+                both = torch.cat([places, places + len(kept)])
+                optimiser.zero_grad()
+                self._losses(torch.bmm(train[:, both], maps), kept[places].tolist()).sum().backward()
+                optimiser.step()
+            scores = self._scores(torch.bmm(dev, maps.detach()))
+            best = {layer: max(score, best[layer]) for layer, score in scores.items()}
+        return best
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +191,7 @@ class TrialWork:
             send((task, done, total))
 
         if not isinstance(order, TrialOrder):
-            return rank(self.full, self.task, self.settings, *order, progress)
+            return self.rank(*order, progress)
         encoder = truncate(self.full, order.layer)
         try:
             trial = self._run(encoder, order, send, progress)
@@ -231,6 +202,16 @@ class TrialWork:
         weights = io.BytesIO()
         torch.save({name: value.cpu() for name, value in encoder.state_dict().items()}, weights)
         return trial, weights.getvalue()
+
+    def rank(self, name: Ranked, layers: Sequence[int], seed: int, progress: Progress = silent) -> Scores:
+        """Return the dev score of each layer, in points: by probes, or after one epoch of all layers at once."""
+        encoder = self.full if name == "probe" else truncate(self.full, max(layers))
+        exits = MultiExit({layer: self.task.trial(encoder, seed) for layer in layers})  # each has its own head
+        if name == "probe":
+            return exits.probe(encoder, seed, progress)
+        run = TrainingRun(encoder, exits, exits, replace(self.settings, epochs=1), seed=seed)
+        run.train(progress=progress, task="ranking layers, all trained at once")
+        return exits.by_layer(encoder)
 
     def _run(self, encoder: Encoder, order: TrialOrder, send: Send, progress: Progress) -> Trial:
         layer, seed, budget, stop_after = order.layer, order.seed, order.epochs, order.stop_after
@@ -247,9 +228,12 @@ class TrialWork:
             stage_done=lambda at, loss, score: send(TrialEvent("epoch", layer, seed, budget, at, score, loss)),
         )
         scores = tuple(state.scores[:stop_after])  # a killed run may have stored more epochs
-        on_dev = dev.score(encoder) if stop_after is None else (max(scores), None)
-        on_test = None if order.searching else test.score(encoder)
-        resampled = dev if isinstance(dev, PairEvaluator) and not order.searching else None
+        on_dev: tuple[float, float | None] = max(scores), None
+        on_test, draws = None if order.searching else test.score(encoder), tuple[float, ...]()
+        if stop_after is None:
+            vectors = encoder.encode_ids(dev.texts())
+            on_dev = dev.score_of(vectors)
+            draws = dev.resampled(vectors) if isinstance(dev, PairEvaluator) and not order.searching else ()
         return Trial(
             layer=layer,
             seed=seed,
@@ -257,7 +241,7 @@ class TrialWork:
             steps=(stop_after or budget) * -(-self.task.num_examples // self.settings.batch_size),
             **trial_scores(scores, on_dev, on_test, state.seconds),
             stopped_after=stop_after,
-            dev_draws=resampled.resampled(encoder.encode_ids(dev.texts())) if resampled else (),
+            dev_draws=draws,
         )
 
 
@@ -293,14 +277,14 @@ class TrialRunner:
         engine: Engine | None = None,
         keeps_weights: bool = False,
     ) -> None:
-        queries = None
+        self.full, self.whole, self.settings, self.prior = full, data, settings, prior
+        self.teacher, self.retrieval, self._choosing, queries = teacher, retrieval, list[str](), None
         if retrieval is not None:
-            from truncate_kit.training.queries import halves
+            from truncate_kit.training.queries import choosing_queries, halves
 
-            queries = halves(full, retrieval)
+            queries, self._choosing = halves(full, retrieval), [*choosing_queries(retrieval)]
             # Documents serve many queries: of judged pairs only queries are left out.
             data = data.without_texts(retrieval.asked if settings.row.data == "judged" else retrieval.held_out)
-        self.full, self.settings, self.prior = full, settings, prior
         self.task = LabelledTask(full, data, settings.objective, teacher, teacher_weight, queries)
         parts = [settings.settled(full.width).to_json(), data.fingerprint()]
         parts += [] if prior is None else [prior.fingerprint()]
@@ -340,11 +324,12 @@ class TrialRunner:
         searching = budget < self.settings.epochs or stop_after is not None
         keep = keep_weights or (self._keeps_weights and not searching)
         for layer, seed in dict.fromkeys(places):
-            known = self.stored(layer, seed, epochs=budget, stop_after=stop_after)
+            order = TrialOrder(layer, seed, budget, stop_after, searching, keep)
+            known = self._stored(order)
             if known is not None and (not keep_weights or self.store.has_weights(known.name)):
                 yield self._told(known)
-                continue
-            orders.append(TrialOrder(layer, seed, budget, stop_after, searching, keep))
+            else:
+                orders.append(order)
         # Start with deep layers: they take longest.
         orders.sort(key=lambda order: (order.seed, -order.layer))
         if orders:
@@ -363,23 +348,28 @@ class TrialRunner:
             yield self._told(trial)
         check_diverged(diverged)
 
-    def stored(
-        self, layer: int, seed: int, *, epochs: int | None = None, stop_after: int | None = None
-    ) -> Trial | None:
+    def _stored(self, order: TrialOrder) -> Trial | None:
         """Return the stored trial, or its first epochs; None if missing."""
-        budget = epochs or self.settings.epochs
-        whole = self.store.read(trial_name(layer, seed, budget), Trial)
-        if stop_after is None:
-            return whole
-        return whole.first(stop_after) if whole else self.store.read(trial_name(layer, seed, budget, stop_after), Trial)
+        whole, stop_after = self.store.read(order.name, Trial), order.stop_after
+        if whole is None and stop_after is not None:
+            return self.store.read(trial_name(order.layer, order.seed, order.epochs, stop_after), Trial)
+        return whole if whole is None or stop_after is None else whole.first(stop_after)
 
     def finished(self) -> list[Trial]:
         """Return stored trials with the full budget, by layer and seed."""
-        whole = (
-            trial for name, trial in self.store.all(Trial).items() if name == trial.name and not trial.stopped_after
-        )
-        trials = [trial for trial in whole if trial.epochs == self.settings.epochs and trial.test is not None]
+        # The record of an earlier layer has another name.
+        own = (trial for name, trial in self.store.all(Trial).items() if name == trial.name)
+        trials = [trial for trial in own if trial.epochs == self.settings.epochs and trial.test is not None]
         return sorted(trials, key=lambda trial: (trial.layer, trial.seed))
+
+    def learned(self, seed: int) -> Keys:
+        """Return the keys of all pairs and queries that this seed's model was trained or selected on."""
+        queries, teacher, prior = [*self._choosing], self.teacher, self.prior
+        if self.settings.row.data == "judged":
+            queries += {pair.first for pair in self.task.data.train or ()}
+        pairs = keys_of(*(part for split, part in splits_for(self.task.data, seed).items() if split != "test"))
+        words = NO_KEYS if prior is None else prior.learned(seed)
+        return merged(self.full.seen, words, query_keys(queries), NO_KEYS if teacher is None else teacher.seen, pairs)
 
     def _told(self, trial: Trial) -> Trial:
         kind: Literal["finished", "stopped"] = "finished" if trial.stopped_after is None else "stopped"
