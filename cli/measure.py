@@ -34,9 +34,10 @@ from .options import (
 if TYPE_CHECKING:
     from truncate_kit.analysis.result import AnalysisSettings
     from truncate_kit.bench.result import BenchSettings
+    from truncate_kit.core.vectors import TextEncoder
     from truncate_kit.data.pairs import PairSet
     from truncate_kit.data.retrieval import RetrievalSet
-    from truncate_kit.evaluation import SuiteReport, SuiteRun
+    from truncate_kit.evaluation import SuiteReport
     from truncate_kit.models.encoder import Encoder
 
     TimedModel = Path | Encoder
@@ -155,7 +156,7 @@ def evaluate(
         refuse("your own pairs or queries", split=split, dimensions=dimensions, vectors=vectors != "float32")
     tasks = _mteb_tasks(mteb) if mteb else []
 
-    from truncate_kit.evaluation import SuiteRun, measured_digest
+    from truncate_kit.evaluation import measured_digest
     from truncate_kit.evaluation.suites import run_suite
 
     queries = None if suite is not None or tasks else workspace.queries(pairs)
@@ -163,22 +164,16 @@ def evaluate(
     encoder = workspace.load_text_encoder(source, runtime, graph, hardware)
     stored = suite is not None or bool(tasks)
     with workspace.held() if stored else nullcontext():
-        run = SuiteRun(
-            encoder=encoder,
-            model=source.name,
-            data=str(queries or pairs.data),
-            options=own,
-            threads=hardware.threads,
-            work=workspace.folder / "trials",
-            note=note,
-            progress=progress_bar(),
-        )
         if tasks:
-            report = _mteb(tasks, run, against, max_length, hardware.device)
+            load = {"max_length": max_length, "threads": hardware.threads, "device": hardware.device}
+            report = _mteb(tasks, encoder, source.name, against, load)
         elif suite is not None:
-            report = run_suite(suite, run)
+            run: dict[str, Any] = {"work": workspace.folder / "trials", "note": note, "progress": progress_bar()}
+            report = run_suite(suite, encoder, pairs.data, own, model=source.name, threads=hardware.threads, **run)
+        elif queries is not None:
+            report = _searched(encoder, source.name, queries, split, form)
         else:
-            report = _scored(run, pairs, split, form, workspace) if queries is None else _searched(run, split, form)
+            report = _scored(encoder, source.name, pairs, split, form, workspace)
         report = replace(report, sha256=measured_digest(source.name)) if stored else report
         saved = [workspace.write(report, workspace.suite(report.suite))] if stored else []
     show(report, *saved, figures=workspace.folder if stored else None)
@@ -188,30 +183,29 @@ def evaluate(
         say(CODES)
 
 
-def _searched(run: "SuiteRun", split: str | None, form: VectorFormat) -> "SuiteReport":
+def _searched(encoder: "TextEncoder", model: str, queries: str, split: str | None, form: VectorFormat) -> "SuiteReport":
     from truncate_kit.data.retrieval import read_retrieval
     from truncate_kit.data.seen import seen_among
     from truncate_kit.evaluation.retrieval import evaluate_retrieval, note_of_searched
 
-    data = read_retrieval(run.data, split=split)
-    for text in filter(None, (seen_among(data, run.model), *note_of_searched(run.model, run.encoder, data))):
-        run.note(text)
-    return evaluate_retrieval(run.encoder, data, model=run.model, form=form, progress=run.progress)
+    data = read_retrieval(queries, split=split)
+    note(seen_among(data, model), *note_of_searched(model, encoder, data))
+    return evaluate_retrieval(encoder, data, model=model, form=form, progress=progress_bar())
 
 
 def _scored(
-    run: "SuiteRun", pairs: Pairs, split: str | None, form: VectorFormat, workspace: Workspace
+    encoder: "TextEncoder", model: str, pairs: Pairs, split: str | None, form: VectorFormat, workspace: Workspace
 ) -> "SuiteReport":
     from truncate_kit.data.seen import seen_among
     from truncate_kit.evaluation.graded import score_pairs
 
     splits, _ = workspace.data(pairs)
     if split is None or splits.split(split) is splits.evaluation:  # other splits are scored whole
-        splits = workspace.unseen(splits, run.model)
+        splits = workspace.unseen(splits, model)
     scored, last = splits.split(split), splits.items()[-1][0]
-    note(seen_among(scored, run.model))
+    note(seen_among(scored, model))
     data = f"{scored.name}, {split or ('all' if splits.one_file and last == 'train' else last)}"
-    return score_pairs(run.encoder, scored.pairs, model=run.model, data=data, form=form)
+    return score_pairs(encoder, scored.pairs, model=model, data=data, form=form)
 
 
 def _mteb_tasks(names: Sequence[str]) -> list[Any]:
@@ -223,16 +217,17 @@ def _mteb_tasks(names: Sequence[str]) -> list[Any]:
 
 
 def _mteb(
-    tasks: Sequence[Any], run: "SuiteRun", against: str | None, max_length: int | None, device: str | None
+    tasks: Sequence[Any], encoder: "TextEncoder", model: str, against: str | None, options: dict[str, Any]
 ) -> "SuiteReport":
     from truncate_kit.evaluation.mteb import compare_mteb, evaluate_mteb
     from truncate_kit.export.runtime import load_text_encoder
 
-    lean = evaluate_mteb(run.encoder, tasks, model=run.model, progress=run.progress)
+    progress = progress_bar()
+    lean = evaluate_mteb(encoder, tasks, model=model, progress=progress)
     if against is None:
         return lean
-    full = load_text_encoder(against, max_length=max_length, threads=run.threads, device=device)
-    return compare_mteb(evaluate_mteb(full, tasks, model=against, progress=run.progress), lean)
+    full = load_text_encoder(against, **options)
+    return compare_mteb(evaluate_mteb(full, tasks, model=against, progress=progress), lean)
 
 
 @command("truncate-kit compare FULL exported/lean --data FOLDER", result="evaluation:SuiteReport")

@@ -12,7 +12,7 @@ from truncate_kit.analysis.profile import profile
 from truncate_kit.analysis.result import AnalysisSettings
 from truncate_kit.core.errors import DataError, ModelError
 from truncate_kit.core.vectors import StoredVectors, VectorFormat
-from truncate_kit.data.pairs import PairSet, PlacedPairs, TextPair
+from truncate_kit.data.pairs import PairSet, TextPair, index_texts
 from truncate_kit.evaluation.graded import evaluate, pair_similarities, score_sts, spearman
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.examples import PairEvaluator
@@ -46,11 +46,11 @@ def test_every_way_to_a_spearman_counts_identical_texts_as_one_tie(tiny_folder, 
     (sts,) = score_sts(encoder, [pairs], model="bert").rows
     assert sts.values["Spearman"] == expected
     assert profile(encoder, pairs=pairs.pairs, settings=AnalysisSettings(intervals=0)).spearman[-1] == expected
-    places = PlacedPairs.of(pairs.pairs, [*reversed(pairs.texts()), "one more"])
-    vectors = encoder.vectors(places.texts)
+    texts, places = index_texts(pairs.pairs, [*reversed(pairs.texts()), "one more"])
+    vectors = encoder.vectors(texts)
     assert spearman(pair_similarities(vectors, places), pairs.scores()) == expected
-    assert [places.texts[place] for place in places.first] == [pair.first for pair in pairs]
-    assert [places.texts[place] for place in places.second] == [pair.second for pair in pairs]
+    assert [texts[place] for place in places[0]] == [pair.first for pair in pairs]
+    assert [texts[place] for place in places[1]] == [pair.second for pair in pairs]
 
 
 def test_a_correlation_that_is_not_defined_is_none():

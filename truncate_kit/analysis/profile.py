@@ -25,7 +25,7 @@ from truncate_kit.core.progress import Progress, ProgressOption, reporter
 from truncate_kit.core.settings import listed_texts
 from truncate_kit.core.vectors import FEWEST_COMPARED
 from truncate_kit.core.workspace import default_reference
-from truncate_kit.data.pairs import PlacedPairs, TextPair, distinct_texts
+from truncate_kit.data.pairs import PairPlaces, TextPair, distinct_texts, index_texts
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet, SearchMetric
 from truncate_kit.evaluation.graded import correlate, pair_similarities
 from truncate_kit.evaluation.retrieval import Reader, search_layers
@@ -323,12 +323,12 @@ def _spearman(
 
     Raises `DataError` for fewer than three pairs or equal scores.
     """
-    parts: Iterable[tuple[PlacedPairs, Tensor]]
+    parts: Iterable[tuple[PairPlaces, Tensor]]
     if set(distinct_texts(pairs)) <= held.keys():
-        parts = [(PlacedPairs.of(pairs, [*held]), states)]
+        parts = [(index_texts(pairs, [*held])[1], states)]
     else:
-        some = (PlacedPairs.of(pairs[at : at + PAIRS_AT_A_TIME]) for at in range(0, len(pairs), PAIRS_AT_A_TIME))
-        parts = ((places, read(places.texts)) for places in some)
+        some = (index_texts(pairs[at : at + PAIRS_AT_A_TIME]) for at in range(0, len(pairs), PAIRS_AT_A_TIME))
+        parts = ((places, read(texts)) for texts, places in some)
     cosines = [torch.tensor([pair_similarities(layer, at) for layer in layers]).double() for at, layers in parts]
     targets = [pair.target for pair in pairs]
     return tuple(

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate, chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from truncate_kit.core.errors import DataError, UsageError, errors_only, first_line
 from truncate_kit.core.files import is_there
@@ -62,6 +62,9 @@ _NAME_THEM = (
 
 # Pairs
 
+PairPlaces = tuple[list[int], list[int]]
+"""Indices of the first and the second texts of pairs."""
+
 
 @dataclass(frozen=True, slots=True)
 class TextPair:
@@ -82,19 +85,11 @@ def distinct_texts(pairs: Iterable[TextPair]) -> list[str]:
     return list(dict.fromkeys(text for pair in pairs for text in (pair.first, pair.second)))
 
 
-class PlacedPairs(NamedTuple):
-    """Distinct texts, and the indices of each pair's texts."""
-
-    texts: list[str]
-    first: list[int]
-    second: list[int]
-
-    @classmethod
-    def of(cls, pairs: Sequence[TextPair], texts: Sequence[str] | None = None) -> "PlacedPairs":
-        """Index `pairs` by `texts`, by default their distinct texts."""
-        texts = distinct_texts(pairs) if texts is None else list(texts)
-        place = {text: index for index, text in enumerate(texts)}
-        return cls(texts, [place[pair.first] for pair in pairs], [place[pair.second] for pair in pairs])
+def index_texts(pairs: Sequence[TextPair], texts: Sequence[str] | None = None) -> tuple[list[str], PairPlaces]:
+    """Return `texts`, by default the distinct texts, and the indices of each pair's texts."""
+    texts = distinct_texts(pairs) if texts is None else list(texts)
+    place = {text: index for index, text in enumerate(texts)}
+    return texts, ([place[pair.first] for pair in pairs], [place[pair.second] for pair in pairs])
 
 
 def _check_finite(scores: Sequence[float], source: str) -> None:

@@ -1,18 +1,18 @@
 """Inputs and reports of the evaluation suites, without importing torch."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from statistics import fmean
-from typing import Any, Self
+from typing import Self
 
 from truncate_kit.core.files import local_path
-from truncate_kit.core.progress import Progress, silent
 from truncate_kit.core.results import Amounts, Result
 from truncate_kit.core.vectors import TextEncoder
 from truncate_kit.core.workspace import model_digest
 
 Values = dict[str, int | float | None]
+Note = Callable[[str], None]
+"""Tells the user a sentence."""
 
 
 def measured_digest(model: str) -> str | None:
@@ -83,20 +83,3 @@ def report_of(
     return SuiteReport(
         suite=suite, model=model, runtime=runtime, title=title, rows=tuple(rows), means=means, notes=tuple(notes)
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SuiteRun:
-    """A loaded model, and the data and options of a suite.
-
-    Unset options are falsy; `work` keeps finished parts, to resume from.
-    """
-
-    encoder: TextEncoder
-    model: str
-    data: str
-    options: Mapping[str, Any]
-    threads: int | None = None
-    work: Path | None = None
-    note: Callable[[str], None] = lambda text: None
-    progress: Progress = silent

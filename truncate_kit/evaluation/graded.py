@@ -28,9 +28,9 @@ from truncate_kit.core.vectors import (
     tied,
 )
 from truncate_kit.core.workspace import read_origin
-from truncate_kit.data.pairs import PairSet, PlacedPairs, TextPair, check_ranks, distinct_texts
+from truncate_kit.data.pairs import PairPlaces, PairSet, TextPair, check_ranks, distinct_texts, index_texts
 from truncate_kit.data.seen import NO_KEYS, Keys, pair_keys, seen_by
-from truncate_kit.evaluation import Score, SuiteReport, SuiteRun, Values, report_of
+from truncate_kit.evaluation import Note, Score, SuiteReport, Values, report_of
 from truncate_kit.models.encoder import Encoder, settings_of
 from truncate_kit.models.pipeline import Normalize
 
@@ -62,14 +62,14 @@ def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
     """
     targets = [pair.target for pair in pairs]
     check_ranks(targets)
-    places = PlacedPairs.of(pairs)
-    vectors = one_row_each(encoder.encode(places.texts), len(places.texts))
+    texts, places = index_texts(pairs)
+    vectors = one_row_each(encoder.encode(texts), len(texts))
     return correlate(pair_similarities(vectors, places, encoder), targets)
 
 
-def pair_similarities(vectors: Tensor, places: PlacedPairs, encoder: object = None) -> list[float]:
+def pair_similarities(vectors: Tensor, places: PairPlaces, encoder: object = None) -> list[float]:
     """Return each pair's similarity, by the encoder's own measure or cosine; vectors (n, d)."""
-    first, second = (vectors[torch.tensor(side)].double() for side in (places.first, places.second))
+    first, second = (vectors[torch.tensor(side)].double() for side in places)
     values: list[float] = similarities(encoder, first, second).tolist()
     return values
 
@@ -194,18 +194,20 @@ def score_pairs(
     return report_of("pairs", encoder, model, "correlation with the scores × 100", [row])
 
 
-def run_sts(run: SuiteRun) -> SuiteReport:
-    """Score the STS sets of a folder, also without training pairs (option `seen`)."""
+def run_sts(
+    encoder: TextEncoder, data: str, *, seen: str | None, model: str, note: Note, progress: Progress, **_: object
+) -> SuiteReport:
+    """Score the STS sets of a folder, also without training pairs; seen: path of these."""
     from truncate_kit.data.suites import find_sts, read_trained_pairs
 
-    sets, name = find_sts(run.data), run.options["seen"]
-    seen = seen_by(run.model) if name is None else read_trained_pairs(name)
-    if name is None and len(seen):
-        name = f"pairs recorded in {run.model}"
-        run.note(f"{run.model} was trained or selected on {name}: scored with and without these pairs.")
-    elif name is None and read_origin(run.model) is not None:
-        run.note(f"The training data of {run.model} are unknown: name them with --seen.")
-    return score_sts(run.encoder, sets, model=run.model, seen=seen, progress=run.progress, seen_name=name)
+    sets, name = find_sts(data), seen
+    keys = seen_by(model) if seen is None else read_trained_pairs(seen)
+    if seen is None and len(keys):
+        name = f"pairs recorded in {model}"
+        note(f"{model} was trained or selected on {name}: scored with and without these pairs.")
+    elif seen is None and read_origin(model) is not None:
+        note(f"The training data of {model} are unknown: name them with --seen.")
+    return score_sts(encoder, sets, model=model, seen=keys, progress=progress, seen_name=name)
 
 
 def score_sts(
@@ -240,7 +242,7 @@ def score_sts(
     vectors = encode_distinct(encoder, texts, reporter(progress))
     rows, notes = list[Score](), list[str]()
     for data in sets:
-        cosines = np.array(pair_similarities(vectors, PlacedPairs.of(data.pairs, texts), encoder))
+        cosines = np.array(pair_similarities(vectors, index_texts(data.pairs, texts)[1], encoder))
         try:
             whole = correlate(cosines.tolist(), data.scores())
         except DataError as error:

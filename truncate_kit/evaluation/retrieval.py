@@ -21,7 +21,7 @@ from truncate_kit.core.vectors import RESAMPLES, TextEncoder, VectorFormat, Vect
 from truncate_kit.core.workspace import read_origin
 from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet, SearchMetric, read_retrieval
 from truncate_kit.data.seen import seen_among
-from truncate_kit.evaluation import Score, SuiteReport, SuiteRun, Values, report_of
+from truncate_kit.evaluation import Note, Score, SuiteReport, Values, report_of
 from truncate_kit.evaluation.graded import MEASURES, encode_distinct, measure_of
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, side_prompt
 
@@ -332,12 +332,22 @@ def compare(
     )
 
 
-def run_retrieval(run: SuiteRun) -> SuiteReport:
-    """Search for a file's queries among its answers and the texts of option `corpus`."""
-    data = read_retrieval(run.data, corpus=run.options["corpus"])
-    if chosen_here := seen_among(data, run.model):
-        run.note(chosen_here)
-    return score_retrieval(run.encoder, data, model=run.model, threads=run.threads or 1, progress=run.progress)
+def run_retrieval(
+    encoder: TextEncoder,
+    data: str,
+    *,
+    corpus: str | None,
+    model: str,
+    threads: int | None,
+    note: Note,
+    progress: Progress,
+    **_: object,
+) -> SuiteReport:
+    """Search for a file's queries among its answers and the texts of `corpus`."""
+    searched = read_retrieval(data, corpus=corpus)
+    if chosen_here := seen_among(searched, model):
+        note(chosen_here)
+    return score_retrieval(encoder, searched, model=model, threads=threads or 1, progress=progress)
 
 
 def score_retrieval(

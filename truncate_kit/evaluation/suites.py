@@ -1,8 +1,11 @@
 """Evaluation suites, one row each in `SUITES`. Importing this imports no torch."""
 
+from collections.abc import Mapping
 from importlib import import_module
+from typing import Any
 
-from truncate_kit.evaluation import SuiteReport, SuiteRun
+from truncate_kit.core.vectors import TextEncoder
+from truncate_kit.evaluation import SuiteReport
 
 SUITES: dict[str, tuple[str, tuple[str, ...]]] = {
     "sts": ("graded:run_sts", ("seen",)),
@@ -12,8 +15,18 @@ SUITES: dict[str, tuple[str, tuple[str, ...]]] = {
 """Function, as `module:name` in this folder, and options of each `evaluate --suite`."""
 
 
-def run_suite(name: str, run: SuiteRun) -> SuiteReport:
-    """Import the suite's module and score the model."""
-    module, _, function = SUITES[name][0].partition(":")
-    report: SuiteReport = getattr(import_module(f"{__package__}.{module}"), function)(run)
+def run_suite(name: str, encoder: TextEncoder, data: str | None, options: Mapping[str, Any], **run: Any) -> SuiteReport:
+    """Import the suite's module and score the model.
+
+    Args:
+        name: Row of `SUITES`.
+        encoder: The loaded model.
+        data: Path of the suite's data.
+        options: Options of all suites; unset ones are falsy.
+        run: `model` (name in the report), `threads`, `work` (folder of finished parts), `note` and `progress`.
+    """
+    place, names = SUITES[name]
+    module, _, function = place.partition(":")
+    own = {option: options[option] for option in names}
+    report: SuiteReport = getattr(import_module(f"{__package__}.{module}"), function)(encoder, data, **own, **run)
     return report

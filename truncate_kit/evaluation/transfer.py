@@ -30,7 +30,7 @@ from truncate_kit.core.vectors import TextEncoder
 from truncate_kit.core.workspace import listed
 from truncate_kit.data.seen import seen_by, seen_note, text_keys
 from truncate_kit.data.suites import LabelledSet, find_transfer
-from truncate_kit.evaluation import Score, SuiteReport, SuiteRun, Values, means_of, report_of
+from truncate_kit.evaluation import Note, Score, SuiteReport, Values, means_of, report_of
 from truncate_kit.evaluation.graded import encode_distinct
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import find_pooler_head
@@ -268,26 +268,30 @@ def baselines(task: Task, settings: TransferSettings, seed: int) -> tuple[Layers
     return layers[-1:], layers[-4:], subsets[int(np.random.default_rng(seed).integers(len(subsets)))]
 
 
-def run_transfer(run: SuiteRun) -> SuiteReport:
-    """Score the sets of a folder; options: `fractions`, `head`, `quick` for a first look."""
-    options = {name: value for name in ("fractions", "head") if (value := run.options.get(name))}
-    settings = TransferSettings(**options, **(QUICK if run.options.get("quick") else {}))
-    sets, seen = find_transfer(run.data), seen_by(run.model)
-    for data in sets:
-        keys = text_keys(zip(data.first, data.second or (), strict=False))
-        if note := seen_note(run.model, keys, seen, f"rows of {data.name}"):
-            run.note(note)
+def run_transfer(
+    encoder: TextEncoder,
+    data: str,
+    *,
+    fractions: tuple[float, ...] | None,
+    quick: bool,
+    head: bool,
+    model: str,
+    note: Note,
+    work: Path,
+    progress: Progress,
+    **_: object,
+) -> SuiteReport:
+    """Score the sets of a folder; quick: for a first look."""
+    settings = TransferSettings(fractions=fractions or (1.0,), head=head, **(QUICK if quick else {}))
+    sets, seen = find_transfer(data), seen_by(model)
+    for one in sets:
+        keys = text_keys(zip(one.first, one.second or (), strict=False))
+        if optimistic := seen_note(model, keys, seen, f"rows of {one.name}"):
+            note(optimistic)
     if settings.max_rows is None:
-        run.note("This takes minutes to hours, mostly for logistic regressions; use `quick` for a first look.")
-    return score_transfer(
-        run.encoder,
-        sets,
-        model=run.model,
-        settings=settings,
-        pooler=find_pooler_head(run.model) if isinstance(run.encoder, Encoder) else None,
-        work=run.work,
-        progress=run.progress,
-    )
+        note("This takes minutes to hours, mostly for logistic regressions; use `quick` for a first look.")
+    pooler = find_pooler_head(model) if isinstance(encoder, Encoder) else None
+    return score_transfer(encoder, sets, model=model, settings=settings, pooler=pooler, work=work, progress=progress)
 
 
 def score_transfer(

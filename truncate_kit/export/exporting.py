@@ -28,7 +28,7 @@ from truncate_kit.core.files import digest_of, local_path, name_without_folders,
 from truncate_kit.core.hardware import GRAPH_FILES, PRECISIONS, Precision, Target, usable_cores, without_autocast
 from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.core.workspace import ORIGIN_FILE, RESULT_FILES, model_digests, versions
-from truncate_kit.data.pairs import PairSet, PlacedPairs
+from truncate_kit.data.pairs import PairSet, index_texts
 from truncate_kit.data.seen import SEEN_FILE
 from truncate_kit.evaluation.graded import correlate, evaluate, pair_similarities
 from truncate_kit.export.graph import (
@@ -359,8 +359,8 @@ def measure_invariance(exported: OnnxEncoder, pairs: PairSet) -> dict[str, float
     chosen = pairs.pairs[:: -(-len(pairs) // _MOST_PAIRS)]
     if len({pair.target for pair in chosen}) < 2:  # Spearman would be undefined
         chosen = pairs.pairs
-    places = PlacedPairs.of(chosen)
-    ids = exported.reader.token_ids(places.texts)
+    texts, places = index_texts(chosen)
+    ids = exported.reader.token_ids(texts)
     targets, padding, longest = [pair.target for pair in chosen], exported.reader.padding_id, max(map(len, ids))
 
     def unit(vectors: NDArray[np.float32] | Tensor) -> Tensor:

@@ -16,7 +16,7 @@ from torch.utils.checkpoint import checkpoint
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.core.settings import WEIGHT, Bounds, check_number
 from truncate_kit.core.vectors import DRAWS, Counts, draw_counts, interval, rank_correlations, tied
-from truncate_kit.data.pairs import PairSet, PairSplits, PlacedPairs, splits_for
+from truncate_kit.data.pairs import PairSet, PairSplits, index_texts, splits_for
 from truncate_kit.evaluation.graded import MEASURES, correlate, measure_of, measure_of_lengths, pair_similarities
 from truncate_kit.models.encoder import (
     DOCUMENT_PROMPTS,
@@ -314,16 +314,17 @@ class PairEvaluator(Evaluator):
     ranks = True  # rank correlation, so resamples are scored at once
 
     def __init__(self, encoder: Encoder, pairs: PairSet, *_: object) -> None:
-        self._pairs, self._places, self._targets = pairs.pairs, PlacedPairs.of(pairs.pairs), pairs.scores()
-        self._ids = encoder.token_ids(self._places.texts)
+        self._pairs, self._targets = pairs.pairs, pairs.scores()
+        texts, self._places = index_texts(pairs.pairs)
+        self._ids = encoder.token_ids(texts)
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
         """Return a sample of fewer pairs."""
         drawn = np.random.default_rng(0).permutation(len(self._targets))[: max(2, number // 2)].tolist()
-        sample, ids = copy(self), dict(zip(self._places.texts, self._ids, strict=True))
+        sample, ids = copy(self), dict(zip(index_texts(self._pairs)[0], self._ids, strict=True))
         sample._pairs = tuple(self._pairs[place] for place in drawn)
-        sample._places = PlacedPairs.of(sample._pairs)
-        sample._ids = [encoder.reader.shortened(ids[text], tokens) for text in sample._places.texts]
+        texts, sample._places = index_texts(sample._pairs)
+        sample._ids = [encoder.reader.shortened(ids[text], tokens) for text in texts]
         sample._targets = [self._targets[place] for place in drawn]
         return sample
 
@@ -399,7 +400,7 @@ class ClassEvaluator(PairEvaluator):
         """Return the predicted classes."""
         with torch.inference_mode():
             vectors = vectors.float().to(next(self._classifier.parameters()).device)
-            logits = pair_logits(self._classifier, vectors[self._places.first], vectors[self._places.second])
+            logits = pair_logits(self._classifier, *(vectors[side] for side in self._places))
         predicted: list[float] = logits.argmax(dim=-1).tolist()
         return predicted
 

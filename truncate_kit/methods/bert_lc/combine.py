@@ -16,7 +16,7 @@ from truncate_kit.core.errors import DataError, LayerOutOfRangeError, ModelError
 from truncate_kit.core.hardware import check_threads
 from truncate_kit.core.progress import Progress, ProgressOption, reporter
 from truncate_kit.core.vectors import FEWEST_COMPARED
-from truncate_kit.data.pairs import PairSet, PlacedPairs, TextPair, split_pairs
+from truncate_kit.data.pairs import PairSet, TextPair, index_texts, split_pairs
 from truncate_kit.methods.bert_lc.search import (
     BestSubsets,
     Floats,
@@ -170,7 +170,7 @@ def _read(
 
     def read(window: Sequence[TextPair]) -> tuple[Tensor, list[int], list[int]]:
         """Return states (L', texts, d) of distinct texts, and the row indices of both sides."""
-        texts, first, second = PlacedPairs.of(window)
+        texts, (first, second) = index_texts(window)
         states = torch.empty(encoder.depth + 1, len(texts), encoder.width, dtype=torch.float32)
         cls = torch.empty(len(texts), encoder.width, dtype=torch.float32)
         for ((places, pooled, hidden, mask),) in iter_states([encoder], texts, progress=progress):

@@ -16,7 +16,7 @@ from truncate_kit.core.errors import DataError, ModelError, UsageError, counted
 from truncate_kit.core.files import local_path
 from truncate_kit.core.progress import Progress, ProgressOption, reporter
 from truncate_kit.core.workspace import RESULT_FILES
-from truncate_kit.data.pairs import PairSet, PairSplits, PlacedPairs, distinct_texts, splits_for
+from truncate_kit.data.pairs import PairSet, PairSplits, distinct_texts, index_texts, splits_for
 from truncate_kit.data.seen import keys_of, merged, seen_before
 from truncate_kit.evaluation.graded import spearman
 from truncate_kit.methods.frozen.heads import (
@@ -246,7 +246,7 @@ class _Run:
             texts = distinct_texts(pair for part in parts.values() for pair in part)
             values = states(texts)
             for name, part in parts.items():
-                _, first, second = PlacedPairs.of(part.pairs, texts)
+                _, (first, second) = index_texts(part.pairs, texts)
                 targets = nli_scores(part) if part.classes else part.scores01()
                 self.pairs[name] = StatePairs(values, first, second, targets, self.settings.loss)
         if sentences is not None:
