@@ -1,6 +1,5 @@
 """The transfer suite equals plain loops over scikit-learn, and looks at nothing it must not see."""
 
-from collections import Counter
 from dataclasses import replace
 from itertools import combinations
 
@@ -12,7 +11,7 @@ from sklearn.model_selection import StratifiedKFold, StratifiedShuffleSplit
 
 from tests.support.classification import SMALL, fit_and_score, plain_divisions, sentences
 from truncate_kit.core.errors import DataError, UsageError
-from truncate_kit.data.suites import LabelledSet
+from truncate_kit.data.pairs import PairSet, TextPair
 from truncate_kit.evaluation import Score, SuiteReport
 from truncate_kit.evaluation.transfer import (
     RIDGE,
@@ -21,7 +20,6 @@ from truncate_kit.evaluation.transfer import (
     TransferSettings,
     _small,
     accuracies,
-    baselines,
     choose_layers,
     ridge_accuracies,
     score_transfer,
@@ -37,7 +35,7 @@ def words():
     """Sentences whose class is whether they speak of a cat or a dog more often."""
     texts = sentences(160)
     labels = tuple(int(text.split().count("cat") > text.split().count("dog")) for text in texts)
-    return LabelledSet(name="MR", first=tuple(texts), second=None, labels=labels, classes=("dog", "cat"))
+    return labelled("MR", texts, [""] * 160, labels)
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +43,20 @@ def pairs():
     """Pairs whose class is whether both speak of the same colour."""
     first, second = sentences(140, 1), sentences(140, 2)
     labels = tuple(int(("red" in a) == ("red" in b)) for a, b in zip(first, second, strict=True))
-    return LabelledSet(name="MRPC", first=tuple(first), second=tuple(second), labels=labels, classes=("0", "1"))
+    return labelled("MRPC", first, second, labels)
+
+
+def labelled(name, *columns):
+    pairs = tuple(map(TextPair, *columns))
+    return PairSet(name=name, pairs=pairs, scale=(0, 1), classes=("no", "yes"))
+
+
+def firsts(data):
+    return [pair.first for pair in data]
+
+
+def seconds(data):
+    return [pair.second for pair in data]
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +77,7 @@ def pair_features(left, right):
 
 def test_a_vector_model_on_single_texts(words, encoder):
     report = score_transfer(VectorsOnly(encoder), [words], model="tiny", settings=SMALL)
-    values, labels = encoder.vectors(words.first).numpy(), np.array(words.labels)
+    values, labels = encoder.vectors(firsts(words)).numpy(), np.array(words.scores())
     expected = [fit_and_score(values, labels, train, test) for train, test in plain_divisions(labels, 2)]
     (row,) = report.rows
     majority = 100 * max(labels.mean(), 1 - labels.mean())
@@ -96,8 +107,11 @@ def chosen(split):
 
 def test_a_model_with_layers_on_pairs(pairs, encoder, tmp_path):
     report = score_transfer(encoder, [pairs], model="tiny", settings=SMALL, work=tmp_path)
-    labels, (point,), splits = np.array(pairs.labels), report.rows, splits_of(tmp_path)
-    left, right = (layer_states(encoder, texts).numpy() for texts in (pairs.first, pairs.second))
+    labels, (point,), splits = np.array(pairs.scores()), report.rows, splits_of(tmp_path)
+    left, right = (
+        layer_states(encoder, texts).numpy()
+        for texts in zip(*((pair.first, pair.second) for pair in pairs), strict=True)
+    )
     for number, (train, test) in enumerate(plain_divisions(labels, 2)):
         split = splits[number].values
         subsets = {"last layer": (3,), "last four": (0, 1, 2, 3), "layers combined": chosen(splits[number])}
@@ -136,9 +150,9 @@ def test_means_through_the_trained_pooler_beside_the_pooler_itself(form, words, 
     assert plain.values == without.values | {"CLS pooler": cls}
     head = replace(SMALL, head=True)
     report = score_transfer(encoder, [one], model="tiny", settings=head, pooler=pooler, work=tmp_path)
-    labels, splits = np.array(one.labels), splits_of(tmp_path)
+    labels, splits = np.array(one.scores()), splits_of(tmp_path)
     assert report.means["CLS pooler"] == cls == pytest.approx(np.mean([split.values["CLS pooler"] for split in splits]))
-    sides = (one.first,) if one.second is None else (one.first, one.second)
+    sides = [firsts(one), seconds(one)][: 2 if form == "pair" else 1]
 
     def features(pooling, layers):
         states = [layer_states(encoder, texts, pooling=pooling).numpy()[list(layers)].mean(axis=0) for texts in sides]
@@ -159,7 +173,7 @@ def test_means_through_the_trained_pooler_beside_the_pooler_itself(form, words, 
 
 def test_accuracies_of_a_combination(encoder, words):
     (point,) = score_transfer(combined_encoder(encoder, (0, 1)), [words], model="tiny", settings=SMALL).rows
-    values, labels = layer_states(encoder, words.first), np.array(words.labels)
+    values, labels = layer_states(encoder, firsts(words)), np.array(words.scores())
     for kind, features in (("as it is", values[:2].mean(dim=0)), ("last layer", values[1])):
         expected = [fit_and_score(features.numpy(), labels, *division) for division in plain_divisions(labels, 2)]
         assert point.values[kind] == pytest.approx(np.mean(expected))
@@ -173,41 +187,28 @@ def planted(seed=0, rows=200, layers=4, width=6):
     noise = drawn.normal(size=(rows, width)).astype(np.float32) * 3
     states[1] += noise + labels[:, None]
     states[2] += labels[:, None] - noise
-    return task_of(states, labels), states, labels
+    return states, labels
 
 
-def task_of(states, labels):
-    found = torch.from_numpy(states)
-    return Task(labels=labels, as_is=found[-1], first=torch.arange(len(labels)), states=found, small=found.double())
-
-
-@pytest.fixture(scope="module")
-def planted_task():
-    return planted(layers=6)[0]
+class Planted(Task):
+    def __init__(self, states, labels, largest):
+        self.labels, self.states, self.sides = labels, torch.from_numpy(states), [torch.arange(len(labels))]
+        self.small = self.states.double()
+        self.subsets = [some for size in range(1, largest + 1) for some in combinations(range(len(states)), size)]
 
 
 @pytest.mark.parametrize("finalists", [3, 14])
 def test_the_choice_is_that_of_exact_cross_validation(finalists):
-    task, states, labels = planted()
-    settings = TransferSettings(inner_splits=4, max_layers=3, finalists=finalists)
+    states, labels = planted()
+    settings, task = TransferSettings(inner_splits=4, finalists=finalists), Planted(states, labels, 3)
     rows = np.flatnonzero(np.random.default_rng(1).random(200) < 0.8)
     folds = list(StratifiedShuffleSplit(4, test_size=0.18, random_state=7).split(rows, labels[rows]))
-    subsets = [subset for size in (1, 2, 3) for subset in combinations(range(4), size)]
     exact = {
         subset: np.mean([fit_and_score(states[list(subset)].mean(axis=0), labels, rows[a], rows[b]) for a, b in folds])
-        for subset in subsets
+        for subset in task.subsets
     }
     assert max(exact, key=exact.get) == (1, 2)  # what was planted
     assert choose_layers(task, rows, settings, seed=7) == (1, 2)
-
-
-def test_baselines_are_the_last_layers_and_subsets_drawn_evenly(planted_task):
-    settings = TransferSettings(max_layers=2)
-    drawn = [baselines(planted_task, settings, seed) for seed in range(2000)]
-    assert {(last, four) for last, four, _ in drawn} == {((5,), (2, 3, 4, 5))}
-    counts = Counter(random for *_, random in drawn)
-    assert set(counts) == {subset for size in (1, 2) for subset in combinations(range(6), size)}
-    assert 50 < min(counts.values()) <= max(counts.values()) < 150  # of each of 21 about 95
 
 
 @pytest.mark.parametrize("layers", [True, False])
@@ -241,7 +242,7 @@ def test_rows_of_one_class_alone_answer_with_it():
 
 
 def test_a_share_with_too_few_rows_is_left_out_of_its_set_alone(words, encoder, tmp_path):
-    few = replace(words, name="TREC", first=words.first[:30], labels=words.labels[:30])
+    few = replace(words, name="TREC", pairs=words.pairs[:30])
     settings, seen = replace(SMALL, fractions=(1.0, 0.1)), []
     how = {"model": "tiny", "settings": settings, "progress": lambda *step: seen.append(step)}
     report = score_transfer(encoder, [few, words], work=tmp_path, **how)
@@ -257,7 +258,7 @@ def test_a_share_with_too_few_rows_is_left_out_of_its_set_alone(words, encoder, 
 
 
 def test_what_cannot_be_scored(words, encoder):
-    few = replace(words, name="TREC", first=words.first[:9], labels=words.labels[:9])
+    few = replace(words, name="TREC", pairs=words.pairs[:9])
     with pytest.raises(DataError, match="TREC leaves 4 rows to train on"):
         score_transfer(encoder, [few], model="tiny", settings=replace(SMALL, fractions=(0.5,)))
     for wrong in ({"fractions": (0.0, 1.0)}, {"fractions": ()}, {"splits": 0}, {"inner_splits": 0}, {"inner_share": 1}):

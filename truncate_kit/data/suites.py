@@ -2,12 +2,11 @@
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
 from truncate_kit.core.errors import DataError
-from truncate_kit.data.pairs import PairSet, find_split_files, read_pairs
+from truncate_kit.data.pairs import PairSet, TextPair, find_split_files, read_pairs
 from truncate_kit.data.seen import Keys, merged, text_keys
 from truncate_kit.data.tables import (
     LABEL,
@@ -34,20 +33,6 @@ _TRANSFER: dict[str, tuple[str, ...]] = {
 _LANGUAGE = "en"  # language of the published scores
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LabelledSet:
-    """Texts or pairs with a class, in the order train, dev, test."""
-
-    name: str
-    first: tuple[str, ...]
-    second: tuple[str, ...] | None
-    labels: tuple[int, ...]  # indices into `classes`
-    classes: tuple[str, ...]
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-
 def find_sts(folder: str | Path, *, joined: bool = False) -> tuple[PairSet, ...]:
     """Find STS12 … 16, STSB and SICK-R in a folder, with MTEB's splits.
 
@@ -69,10 +54,11 @@ def find_sts(folder: str | Path, *, joined: bool = False) -> tuple[PairSet, ...]
     return tuple(sets)
 
 
-def find_transfer(folder: str | Path) -> tuple[LabelledSet, ...]:
+def find_transfer(folder: str | Path) -> tuple[PairSet, ...]:
     """Find the classification sets in a folder and its subfolder `transfer`, in BERT-LC's order.
 
-    Files have one or two text columns and `label`. Empty texts are kept: MPQA has three. Raises `DataError`.
+    Files have one or two text columns and `label`; single texts have empty second texts. Targets are indices into the
+    classes. Empty texts are kept: MPQA has three. Raises `DataError`.
     """
     folders = [Path(folder), Path(folder) / "transfer"]
     return tuple(_labelled(name, files) for name, files in _find_sets(folders, _TRANSFER).items())
@@ -130,29 +116,20 @@ def _scored_files(name: str, files: list[Path]) -> list[Path]:
     return used
 
 
-def _labelled(name: str, files: list[Path]) -> LabelledSet:
+def _labelled(name: str, files: list[Path]) -> PairSet:
     order = ("train", "dev", "validation", "test")
     files = sorted(files, key=lambda file: order.index(stem_of(file)) if stem_of(file) in order else len(order))
-    first: list[str] = []
-    second: list[str] = []
-    labels: list[str] = []
+    rows, kinds = list[tuple[str, str, str]](), set[int]()
     for table in map(read_table, files):
         (label,) = find_columns(table, LABEL, "Call the column of classes label.")
         hint = "Call the column of texts text, or those of pairs sentence1 and sentence2."
-        sides = [
-            table.texts(side, may_be_empty=True)
-            for side in find_columns(table, TEXT) or find_columns(table, PAIR, hint)
-        ]
-        first += sides[0]
-        second += sides[-1] if len(sides) == 2 else []
-        labels += table.labels(label)
-    if second and len(second) != len(first):
+        names = find_columns(table, TEXT) or find_columns(table, PAIR, hint)
+        sides = [table.texts(side, may_be_empty=True) for side in names]
+        second = sides[1] if len(sides) == 2 else [""] * len(table)
+        rows += zip(sides[0], second, table.labels(label), strict=True)
+        kinds.add(len(sides))
+    if len(kinds) > 1:
         raise DataError(f"{files[0].parent} mixes files of texts and of pairs.", hint="Give all the same columns.")
-    classes = sorted(set(labels))
-    return LabelledSet(
-        name=name,
-        first=tuple(first),
-        second=tuple(second) or None,
-        labels=tuple(map(classes.index, labels)),
-        classes=tuple(classes),
-    )
+    classes = sorted({label for _, _, label in rows})
+    pairs = tuple(TextPair(first, second, float(classes.index(label))) for first, second, label in rows)
+    return PairSet(name=name, pairs=pairs, scale=(0.0, len(classes) - 1.0), classes=tuple(classes))

@@ -28,8 +28,9 @@ from truncate_kit.core.results import Result
 from truncate_kit.core.settings import SEED, TEXTS, Bounds, check_settings, setting
 from truncate_kit.core.vectors import TextEncoder
 from truncate_kit.core.workspace import listed
-from truncate_kit.data.seen import seen_by, seen_note, text_keys
-from truncate_kit.data.suites import LabelledSet, find_transfer
+from truncate_kit.data.pairs import PairSet, index_texts
+from truncate_kit.data.seen import pair_keys, seen_by, seen_note
+from truncate_kit.data.suites import find_transfer
 from truncate_kit.evaluation import Note, Score, SuiteReport, Values, means_of, report_of
 from truncate_kit.evaluation.graded import encode_distinct
 from truncate_kit.models.encoder import Encoder
@@ -88,69 +89,58 @@ class TransferSettings(Result):
         return {share: round(share * (used - ceil(self.test_share * used))) for share in sorted(self.fractions)}
 
 
-@dataclass(frozen=True, slots=True)
 class Task:
-    """Vectors and states of one set."""
-
-    labels: Labels  # class indices, (n,)
-    as_is: Tensor  # features of the model's own vectors, (n, p)
-    first: Tensor  # row in `states` of each first text, (n,)
-    second: Tensor | None = None  # row in `states` of each second text, for pairs
-    cls: Tensor | None = None  # pooler features of the last layer's first token, (n, p)
-    states: Tensor | None = None  # states of distinct texts, (L', m, d)
-    small: Tensor | None = None  # `states` for ridge regressions, (L', m, k) in float64
-    activation: nn.Module | None = None  # of the pooler; the states have passed its linear part
-
-    def subsets(self, settings: TransferSettings) -> list[Layers]:
-        """Return all subsets of layers, small ones first: 1,092 with up to 4 of 13 layers."""
-        layers = 0 if self.states is None else len(self.states)
-        sizes = range(1, settings.largest_subset(layers) + 1)
-        return [subset for size in sizes for subset in combinations(range(layers), size)]
-
-    def features(self, subset: Layers, states: Tensor | None = None, rows: Rows | None = None) -> Tensor:
-        """Return features (n, p) of the mean of these layers, by default for all rows."""
-        states = self.states if states is None else states
-        assert states is not None
-        mean = states[list(subset)].mean(dim=0)
-        mean = mean if self.activation is None else self.activation(mean)
-        places = slice(None) if rows is None else torch.from_numpy(rows)
-        return _features(mean, self.first[places], None if self.second is None else self.second[places])
-
-
-def _features(vectors: Tensor, first: Tensor, second: Tensor | None) -> Tensor:
-    """Return the vectors, or for pairs |u − v| and elementwise u · v (SentEval, arXiv:1803.05449)."""
-    left = vectors[first]
-    if second is None:
-        return left
-    right = vectors[second]
-    return torch.cat([(left - right).abs(), left * right], dim=1)
-
-
-def prepare_task(
-    encoder: TextEncoder, data: LabelledSet, settings: TransferSettings, progress: Progress, pooler: Dense | None = None
-) -> Task:
-    """Draw the rows, encode each distinct text, and build the features.
+    """Vectors and states of one set: the drawn rows, each distinct text encoded once.
 
     Raises `ModelError` unless the encoder gives one vector per text.
+
+    Attributes:
+        labels: Class indices, (n,).
+        sides: Row in `states` of each text, (n,); two tensors for pairs.
+        as_is: Features of the model's own vectors, (n, p).
+        cls: Pooler features of the last layer's first token, (n, p), if any.
+        states: States of distinct texts, (L', m, d), if the model has layers; with `activation` behind the pooler's
+            linear part.
+        small: `states` for ridge regressions, (L', m, k) in float64.
+        subsets: All subsets of layers, small ones first: 1,092 with up to 4 of 13 layers.
     """
-    labels = np.asarray(data.labels)
-    rows = drawn_rows(np.arange(len(data)), labels, settings.max_rows or len(data), settings.seed)
-    sides = [[side[row] for row in rows] for side in (data.first, data.second) if side is not None]
-    texts = list(dict.fromkeys(text for side in sides for text in side))
-    place = {text: index for index, text in enumerate(texts)}
-    vectors = encode_distinct(encoder, texts, lambda task, *steps: progress(f"{data.name}: {task}", *steps))
-    states = layer_states(encoder, texts) if isinstance(encoder, Encoder) else None
-    first, *others = (torch.tensor([place[text] for text in side]) for side in sides)
-    second, cls, activation = others[0] if others else None, None, None
-    if pooler is not None and states is not None and isinstance(encoder, Encoder):
-        with torch.inference_mode():
-            cls = _features(pooler.cpu()(layer_states(encoder, texts, pooling="cls")[-1]), first, second)
-            if settings.head:
-                # W · mean + b is the mean of W · state + b.
-                activation, states = pooler.activation, pooler.linear(states)
-    small = None if states is None else _small(states, activation is None, second is None)
-    own = _features(vectors, first, second)
-    return Task(labels[rows], own, first, second, cls, states, small, activation)
+
+    cls: Tensor | None = None
+    activation: nn.Module | None = None
+
+    def __init__(
+        self, encoder: TextEncoder, data: PairSet, settings: TransferSettings, progress: Progress, pooler: Dense | None
+    ) -> None:
+        labels = np.array(data.scores(), np.int64)
+        rows = drawn_rows(np.arange(len(data)), labels, settings.max_rows or len(data), settings.seed)
+        texts, places = index_texts([data.pairs[row] for row in rows])
+        self.labels, self.sides = labels[rows], [torch.tensor(side) for side in places]
+        if not any(pair.second for pair in data):  # single texts
+            self.sides = self.sides[:1]
+        vectors = encode_distinct(encoder, texts, lambda task, *steps: progress(f"{data.name}: {task}", *steps))
+        states = layer_states(encoder, texts) if isinstance(encoder, Encoder) else None
+        if pooler is not None and states is not None and isinstance(encoder, Encoder):
+            with torch.inference_mode():
+                self.cls = self.features(pooler.cpu()(layer_states(encoder, texts, pooling="cls")[-1]))
+                if settings.head:
+                    # W · mean + b is the mean of W · state + b.
+                    self.activation, states = pooler.activation, pooler.linear(states)
+        self.as_is, self.states = self.features(vectors), states
+        self.small = None if states is None else _small(states, self.activation is None, len(self.sides) == 1)
+        layers = range(0 if states is None else len(states))
+        sizes = range(1, settings.largest_subset(len(layers)) + 1)
+        self.subsets = [subset for size in sizes for subset in combinations(layers, size)]
+
+    def features(self, vectors: Tensor, rows: Rows | slice = slice(None)) -> Tensor:
+        """Return vectors of rows, or for pairs |u − v| and elementwise u · v (SentEval, arXiv:1803.05449)."""
+        first, *second = (vectors[side[rows]] for side in self.sides)
+        return torch.cat([(first - second[0]).abs(), first * second[0]], dim=1) if second else first
+
+    def mean_features(self, subset: Layers, states: Tensor | None, rows: Rows | slice = slice(None)) -> Tensor:
+        """Return features (n, p) of the mean of these layers."""
+        assert states is not None
+        mean = states[list(subset)].mean(dim=0)
+        return self.features(mean if self.activation is None else self.activation(mean), rows)
 
 
 def _small(states: Tensor, linear: bool, single: bool) -> Tensor:
@@ -201,17 +191,18 @@ def drawn_rows(rows: Rows, labels: Labels, count: int, seed: int) -> Rows:
 
 def choose_layers(task: Task, rows: Rows, settings: TransferSettings, seed: int) -> Layers:
     """Choose the subset with the best mean accuracy over inner splits."""
-    subsets, labels = task.subsets(settings), task.labels
+    subsets, labels = task.subsets, task.labels
     folds = divisions(labels[rows], settings.inner_splits, ceil(settings.inner_share * len(rows)), seed)
     assert task.small is not None
-    if task.second is None and task.activation is None:
-        ranked = ridge_accuracies(task.small[:, task.first[rows]], labels[rows], folds, subsets)
+    if len(task.sides) == 1 and task.activation is None:
+        ranked = ridge_accuracies(task.small[:, task.sides[0][rows]], labels[rows], folds, subsets)
     else:  # features not linear in the states
-        means = (task.features(subset, task.small, rows)[None] for subset in subsets)
-        ranked = [ridge_accuracies(features, labels[rows], folds, [(0,)])[0] for features in means]
+        means = (task.mean_features(subset, task.small, rows)[None] for subset in subsets)
+        ranked = [ridge_accuracies(mean, labels[rows], folds, [(0,)])[0] for mean in means]
     order = sorted(range(len(subsets)), key=lambda place: (-ranked[place], len(subsets[place]), subsets[place]))
     finalists = [subsets[place] for place in order[: settings.finalists]]
-    fits = [(values, rows[fitted], rows[held]) for values in map(task.features, finalists) for fitted, held in folds]
+    features = [task.mean_features(subset, task.states) for subset in finalists]
+    fits = [(values, rows[fitted], rows[held]) for values in features for fitted, held in folds]
     exact = np.reshape(accuracies(fits, labels, settings), (len(finalists), len(folds))).mean(axis=1)
     # Ties: fewer layers first, then the higher rank.
     return finalists[max(range(len(finalists)), key=lambda place: (exact[place], -len(finalists[place]), -place))]
@@ -262,12 +253,6 @@ def ridge_accuracies(
     return shares_right
 
 
-def baselines(task: Task, settings: TransferSettings, seed: int) -> tuple[Layers, Layers, Layers]:
-    """Return the last layer, the last four, and a uniformly drawn subset (BERT-LC, Table 4)."""
-    subsets, layers = task.subsets(settings), tuple(range(0 if task.states is None else len(task.states)))
-    return layers[-1:], layers[-4:], subsets[int(np.random.default_rng(seed).integers(len(subsets)))]
-
-
 def run_transfer(
     encoder: TextEncoder,
     data: str,
@@ -285,7 +270,7 @@ def run_transfer(
     settings = TransferSettings(fractions=fractions or (1.0,), head=head, **(QUICK if quick else {}))
     sets, seen = find_transfer(data), seen_by(model)
     for one in sets:
-        keys = text_keys(zip(one.first, one.second or (), strict=False))
+        keys = pair_keys(pair for pair in one if pair.second)
         if optimistic := seen_note(model, keys, seen, f"rows of {one.name}"):
             note(optimistic)
     if settings.max_rows is None:
@@ -296,7 +281,7 @@ def run_transfer(
 
 def score_transfer(
     encoder: TextEncoder,
-    sets: Sequence[LabelledSet],
+    sets: Sequence[PairSet],
     *,
     model: str,
     settings: TransferSettings | None = None,
@@ -330,17 +315,15 @@ def score_transfer(
         raise DataError(f"{few}.", hint=f"Use more rows or a larger share: at least {FEWEST_ROWS} are needed.")
     if settings.head and (pooler is None or not isinstance(encoder, Encoder)):
         raise ModelError(f"{model} has no trained pooler head.", hint="Leave out `head`.")
-    rows, notes, subsets = list[Score](), list[str](), 0
+    rows, notes, subsets = list[Score](), list[str](), list[Layers]()
     for data in sets:
-        task = prepare_task(encoder, data, settings, progress, pooler)
-        if task.states is not None:
-            settings = replace(settings, max_layers=settings.largest_subset(len(task.states)))
-            subsets = len(task.subsets(settings))
+        task = Task(encoder, data, settings, progress, pooler)
+        subsets = task.subsets
         store = None if work is None else RunStore(work, _key(task, settings), {"model": model, "transfer": data.name})
         with store.open() if store else nullcontext():
             rows += _score(data, task, settings, store, progress)
     if subsets:
-        number = f"{subsets:,} subsets of up to {settings.max_layers} layers"
+        number = f"{len(subsets):,} subsets of up to {len(subsets[-1])} layers"
         notes.append(f"Layers were chosen inside the training part, among {number}.")
     if settings.head:
         notes.append("Layer means pass through the model's trained pooler.")
@@ -354,14 +337,14 @@ def score_transfer(
 
 def _key(task: Task, settings: TransferSettings) -> str:
     """Return the SHA-256 of the labels, vectors and settings of a split's scores."""
-    tensors = {name: getattr(task, name) for name in ("as_is", "states", "cls", "first", "second")}
+    tensors = {"labels": torch.from_numpy(task.labels), "as_is": task.as_is, "states": task.states, "cls": task.cls}
+    tensors |= {f"side {place}": side for place, side in enumerate(task.sides)}
     kept = {name: value for name, value in tensors.items() if value is not None}
-    values = in_order(replace(settings, fractions=(1.0,), splits=1).to_dict())
-    return sha256_of((*weight_parts({"labels": torch.from_numpy(task.labels), **kept}), values))
+    return sha256_of((*weight_parts(kept), in_order(replace(settings, fractions=(1.0,), splits=1).to_dict())))
 
 
 def _score(
-    data: LabelledSet, task: Task, settings: TransferSettings, store: RunStore | None, progress: Progress
+    data: PairSet, task: Task, settings: TransferSettings, store: RunStore | None, progress: Progress
 ) -> list[Score]:
     labels, curve, done = task.labels, list[Score](), 0
     parts = divisions(labels, settings.splits, ceil(settings.test_share * len(labels)), settings.seed)
@@ -401,12 +384,14 @@ def _score(
 def _split(task: Task, places: tuple[Rows, Rows], settings: TransferSettings, seed: int) -> dict[str, Any]:
     """Score one split: return the chosen layers, and accuracies in points."""
     features, labels = {"as it is": task.as_is}, dict[str, str]()
+    if task.cls is not None:
+        features["CLS pooler"] = task.cls
     if task.states is not None:
-        chosen = choose_layers(task, places[0], settings, seed)
-        features |= {} if task.cls is None else {"CLS pooler": task.cls}
-        kinds = ("last layer", "last four", "random layers", "layers combined")
-        subsets = (*baselines(task, settings, seed), chosen)
-        features |= {kind: task.features(subset) for kind, subset in zip(kinds, subsets, strict=True)}
+        chosen, layers = choose_layers(task, places[0], settings, seed), tuple(range(len(task.states)))
+        drawn = task.subsets[int(np.random.default_rng(seed).integers(len(task.subsets)))]  # as in Table 4
+        subsets = {"last layer": layers[-1:], "last four": layers[-4:], "random layers": drawn}
+        for kind, subset in {**subsets, "layers combined": chosen}.items():
+            features[kind] = task.mean_features(subset, task.states)
         labels = {"layers": " ".join(map(str, chosen))}
     shares = accuracies([(values, *places) for values in features.values()], task.labels, settings)
     return {"labels": labels, "values": {kind: 100 * share for kind, share in zip(features, shares, strict=True)}}
