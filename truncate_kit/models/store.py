@@ -37,7 +37,6 @@ _SETTINGS = "settings"  # kind of a store's first line
 _logger = logging.getLogger(__name__)
 _DATA_ENDINGS = {".csv", ".tsv", ".jsonl", ".parquet", ".txt"}  # of data files
 Record = TypeVar("Record", bound=Result)
-Weights = TypeVar("Weights")
 Part = str | bytes | memoryview
 
 
@@ -258,10 +257,6 @@ class RunStore:
     def _seal(self, name: str) -> Path:
         return self.folder / f"{name}.sha256"
 
-    def load(self, name: str, read: Callable[[Path], Weights]) -> Weights | None:
-        """Read a run's weights; None if missing or damaged."""
-        return read(self.weights(name)) if self.has_weights(name) else None
-
     def write_encoder(self, name: str, record: Record, encoder: Encoder | None) -> Record:
         """Write a record, with the encoder as weights."""
         return self.write(name, record, None if encoder is None else partial(save_encoder, encoder))
@@ -279,7 +274,7 @@ class RunStore:
 
     def read_tensor(self, name: str) -> Tensor | None:
         """Read a tensor; None if missing or damaged."""
-        return self.load(name, lambda folder: read_weights(folder)[name])
+        return read_weights(self.weights(name))[name] if self.has_weights(name) else None
 
     def tensor(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
         """Read a tensor, or compute and store it."""

@@ -148,7 +148,7 @@ class TrainingRun:
         self.total = settings.epochs * self.steps
         self.interval = evaluate_every or self.steps
         self.stages = -(-self.total // self.interval)
-        self.lengths = examples.lengths()
+        self.lengths = examples.lengths() if settings.buckets else ()
         # Parameter names are the same with and without a head.
         self.trained = nn.ModuleDict({"encoder": encoder} | ({"head": examples.head} if examples.head else {}))
         self.optimiser = adamw(self.trained, rate=self.rate, weight_decay=settings.weight_decay)

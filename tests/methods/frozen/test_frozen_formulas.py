@@ -12,12 +12,10 @@ from truncate_kit.methods.frozen.heads import (
     HELD_OUT,
     BlockAutoencoders,
     StatePairs,
-    load_autoencoders,
     log_variance,
     moments,
     new_heads,
     pretrain,
-    save,
 )
 from truncate_kit.methods.frozen.settings import FrozenSettings
 from truncate_kit.models.encoder import BlockNetworks
@@ -121,7 +119,7 @@ def test_batched_autoencoders_train_as_each_would_alone():
     settings = FrozenSettings(pretraining_epochs=3, batch_size=16, learning_rate=1e-2)
     values = np.random.default_rng(0).normal(size=(100, 3, width)).astype(np.float32)
     values[:, :, 3:] = values[:, :, :3] * 2 + 5  # there is something to compress
-    trained, losses, own_losses = pretrain(values, codes, settings, seed=seed, device=torch.device("cpu"))
+    trained, found = pretrain(values, codes, settings, seed=seed, device=torch.device("cpu"))
 
     generator = torch.Generator().manual_seed(seed)
     start = BlockAutoencoders(BlockNetworks(width, codes, generator), generator)
@@ -146,19 +144,19 @@ def test_batched_autoencoders_train_as_each_would_alone():
                 optimiser.zero_grad()
                 nn.functional.mse_loss(single(states[batch, place]), states[batch, place]).backward()
                 optimiser.step()
-        found = alone(trained, number, block)
-        for one, other in zip(found.parameters(), single.parameters(), strict=True):
+        ours = alone(trained, number, block)
+        for one, other in zip(ours.parameters(), single.parameters(), strict=True):
             torch.testing.assert_close(one, other, atol=2e-4, rtol=1e-3)
         with torch.no_grad():
             expected = float((single(states[held, place]) - states[held, place]).square().mean())
             scale = torch.tensor(values[:, place].std(axis=0))  # back to the states' own units, as figure 2 has them
             own = float(((single(states[held, place]) - states[held, place]) * scale).square().mean())
-        assert losses[place] == pytest.approx(expected, rel=1e-3)
-        assert own_losses[place] == pytest.approx(own, rel=1e-3)
+        assert found.losses[place] == pytest.approx(expected, rel=1e-3)
+        assert found.own_losses[place] == pytest.approx(own, rel=1e-3)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 3])
-def test_deeper_autoencoders_are_mirrored_tanh_layers(depth, tmp_path):
+def test_deeper_autoencoders_are_mirrored_tanh_layers(depth):
     """Encoder d → code → code …, decoder code → code … → d, each layer with tanh but the last, by plain products."""
     widths = (2, 2, 4)
     model = BlockAutoencoders(BlockNetworks(6, widths, depth=depth))
@@ -172,8 +170,6 @@ def test_deeper_autoencoders_are_mirrored_tanh_layers(depth, tmp_path):
         rows.append(code @ model.backs[run][place] + model.shifts[run].view(-1, 6)[place])
     assert len(model.deeper) == len(model.networks.layers) - 1 == depth - 1
     torch.testing.assert_close(model(states), torch.stack(rows), atol=1e-5, rtol=1e-4)
-    save(model, tmp_path / "a")
-    torch.testing.assert_close(load_autoencoders(tmp_path / "a", 6, widths, depth)(states), model(states))
 
 
 def _part(layer, run, place):

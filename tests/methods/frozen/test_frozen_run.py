@@ -180,22 +180,18 @@ def test_a_killed_run_continues_and_ends_with_the_same(whole, gpt2, tiny_folder,
     ).read_bytes()
 
 
-def test_a_shorter_run_chooses_among_what_it_names_and_loses_nothing(whole, gpt2, tmp_path):
+def test_a_shorter_run_chooses_among_what_it_names_and_shows_all_of_its_seeds(whole, gpt2, tmp_path):
     report, out = whole
     shutil.copytree(out, tmp_path / "copy")
     work = tmp_path / "copy/frozen-heads"
     records = (work / "trials/trials.jsonl").read_bytes()
     short = replace(FAST, layers="1,3", steps=("autoencoder",), seeds=(0,))
     again = finetune_frozen(gpt2, DATA, out=tmp_path / "copy", settings=short, raw=RAW)
-    assert without_seconds(again).trials == without_seconds(report).trials
+    assert again.trials == tuple(trial for trial in report.trials if trial.seed == 0)
     assert FrozenReport.read(work / "frozen.json").trials == again.trials
-    assert (again.chosen_step, again.chosen_layer in (1, 3)) == ("autoencoder", True)
-    named = [trial for trial in report.trials if trial.step == "autoencoder" and trial.layer in (1, 3)]
+    named = [trial for trial in again.trials if trial.step == "autoencoder" and trial.layer in (1, 3)]
     assert again.chosen == choose(named)
     assert (work / "trials/trials.jsonl").read_bytes() == records  # nothing was trained but for weights
-    assert {step: len(layers) for step, layers in again.steps.items()} == dict.fromkeys(
-        ("cosine", "siamese", "autoencoder"), 3
-    )
 
 
 def test_a_run_of_lower_blocks_alone_keeps_the_rows_of_higher_ones(gpt2, tmp_path):

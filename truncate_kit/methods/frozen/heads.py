@@ -2,23 +2,23 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Literal, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from truncate_kit.core.files import replacing, run_lock
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.evaluation.graded import Evaluation, correlate
-from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, FrozenSettings
+from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, FrozenSettings, Reconstruction
 from truncate_kit.models.encoder import BlockLinear, BlockNetworks, Encoder, LayerHeads, ScoreKind
-from truncate_kit.models.pipeline import WEIGHTS_FILE, write_module
+from truncate_kit.models.pipeline import write_module
 from truncate_kit.models.store import StoredRows, encoder_digest, sha256_of
 from truncate_kit.models.truncation import layer_states
-from truncate_kit.training.examples import Evaluator, Examples, Ids
+from truncate_kit.training.examples import Evaluator, Examples
 from truncate_kit.training.loop import TrainingRun
 
 CHUNK = 512  # seconds of work to repeat after a kill
@@ -71,24 +71,6 @@ def take_states(values: Rows, places: Sequence[int] | NDArray[np.int64], device:
     return torch.from_numpy(np.ascontiguousarray(values[np.asarray(places)])).transpose(0, 1).to(device)
 
 
-class StateExamples(Examples, Evaluator):
-    """Training examples that are states (n, L, d) instead of texts."""
-
-    def __init__(self, values: Rows, count: int) -> None:
-        self.values, self._count = values, count
-
-    def __len__(self) -> int:
-        return self._count
-
-    def lengths(self) -> list[int]:
-        """Return length 1 for each example."""
-        return [1] * self._count
-
-    def texts(self) -> Sequence[Ids]:
-        """Return no token ids."""
-        return ()
-
-
 class BlockAutoencoders(nn.Module):
     """Autoencoders: block networks as encoders, with decoders of equal depth whose last layer is linear.
 
@@ -120,48 +102,42 @@ class BlockAutoencoders(nn.Module):
         rows = zip(codes, self.backs, self.shifts, strict=True)
         return torch.cat([torch.baddbmm(shift.view(len(back), 1, -1), code, back) for code, back, shift in rows])
 
-    def losses(self, states: Tensor, *, own_scale: bool = False) -> Tensor:
-        """Return the mean squared error of each block, (L,), from states (L, b, d).
-
-        Predicting the mean has loss 1; `own_scale` measures in the states' units.
-        """
-        difference: Tensor = self(states) - self.networks.standardized(states)
-        return (difference * self.networks.scale if own_scale else difference).square().mean(dim=(1, 2))
+    def errors(self, states: Tensor) -> Tensor:
+        """Return reconstructed less given states (L, b, d), standardised: predicting the mean has a variance of 1."""
+        errors: Tensor = self(states) - self.networks.standardized(states)
+        return errors
 
 
-def load_autoencoders(folder: Path, width: int, code_widths: Sequence[int], depth: int) -> BlockAutoencoders:
-    """Read the weights that `save` wrote."""
-    model = BlockAutoencoders(BlockNetworks(width, code_widths, depth=depth))
-    model.load_state_dict(load_file(folder / WEIGHTS_FILE))
-    return model
-
-
-class RawStates(StateExamples):
+class RawStates(Examples, Evaluator):
     """States (n, L, d) of raw sentences: training examples and evaluator for autoencoders."""
 
     def __init__(self, values: Rows, places: Sequence[int]) -> None:
-        super().__init__(values, len(places))
-        self._places = places
+        self._values, self._places = values, places
+
+    def __len__(self) -> int:
+        return len(self._places)
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return the loss summed over the blocks."""
-        model = cast(BlockAutoencoders, encoder)
-        return model.losses(take_states(self.values, [self._places[place] for place in batch], model.device)).sum()
+        """Return the mean squared error, summed over the blocks."""
+        model, places = cast(BlockAutoencoders, encoder), [self._places[place] for place in batch]
+        errors = model.errors(take_states(self._values, places, model.device))
+        return errors.square().mean(dim=(1, 2)).sum()
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
         """Return the negative mean loss over the blocks; no Pearson."""
-        losses = self.losses(cast(BlockAutoencoders, encoder))
-        return -sum(losses) / len(losses), None
+        return -fmean(self.losses(cast(BlockAutoencoders, encoder))[0]), None
 
     @torch.inference_mode()
-    def losses(self, model: BlockAutoencoders, *, own_scale: bool = False) -> tuple[float, ...]:
-        """Return the mean squared error of each block."""
-        total = torch.zeros(len(model.networks.code_widths), dtype=torch.float64)
-        for start in range(0, len(self._places), _ENCODED):
+    def losses(self, model: BlockAutoencoders) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Return each block's mean squared error, of standardised states and in the states' own units."""
+        total = torch.zeros(2, len(model.networks.code_widths), dtype=torch.float64)
+        for start in range(0, len(self), _ENCODED):
             part = self._places[start : start + _ENCODED]
-            losses = model.losses(take_states(self.values, part, model.device), own_scale=own_scale)
-            total += losses.double().cpu() * len(part)
-        return tuple((total / len(self._places)).tolist())
+            errors = model.errors(take_states(self._values, part, model.device))
+            for row, scaled in zip(total, (errors, errors * model.networks.scale), strict=True):
+                row += scaled.square().mean(dim=(1, 2)).double().cpu() * len(part)
+        standardised, own = map(tuple, (total / len(self)).tolist())
+        return standardised, own
 
 
 def pretrain(
@@ -171,13 +147,11 @@ def pretrain(
     *,
     seed: int,
     device: torch.device,
+    left_out: int = 0,
     checkpoint: Path | None = None,
     progress: Progress = silent,
-) -> tuple[BlockAutoencoders, tuple[float, ...], tuple[float, ...]]:
-    """Train one autoencoder per block on states (n, L, d); keep the epoch with the smallest held-out loss.
-
-    Also returns held-out losses by block, of standardised states and in the states' own units.
-    """
+) -> tuple[BlockAutoencoders, Reconstruction]:
+    """Train one autoencoder per block on states (n, L, d); keep the epoch with the smallest held-out loss."""
     generator = torch.Generator().manual_seed(seed)
     model = BlockAutoencoders(BlockNetworks(values.shape[2], code_widths, generator, depth=settings.depth), generator)
     order = torch.randperm(len(values), generator=generator).tolist()
@@ -188,7 +162,14 @@ def pretrain(
     training = settings.training(settings.pretraining_epochs)
     run = TrainingRun(cast(Encoder, model), train, held_out, training, seed=seed)
     run.train(checkpoint=checkpoint, progress=progress, task="Training autoencoders on raw sentences")
-    return model, held_out.losses(model), held_out.losses(model, own_scale=True)
+    losses, own_losses = held_out.losses(model)
+    return model, Reconstruction(
+        code_widths=tuple(code_widths),
+        losses=losses,
+        own_losses=own_losses,
+        num_sentences=len(values),
+        left_out=left_out,
+    )
 
 
 def log_variance(predicted: Tensor, target: Tensor) -> Tensor:
@@ -202,7 +183,7 @@ LOSS_FUNCTIONS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 }  # by `FrozenSettings.loss`
 
 
-class StatePairs(StateExamples):
+class StatePairs(Examples, Evaluator):
     """Pairs of rows of states (n, L, d): training examples and evaluator for heads; targets from 0 to 1."""
 
     def __init__(
@@ -213,9 +194,11 @@ class StatePairs(StateExamples):
         targets: Sequence[float],
         loss: str = "log-variance",
     ) -> None:
-        super().__init__(values, len(targets))
-        self.first, self.second, self.targets, self._loss = first, second, targets, loss
+        self.values, self.first, self.second, self.targets, self._loss = values, first, second, targets, loss
         self._fixed: Tensor | None = None  # distances without networks
+
+    def __len__(self) -> int:
+        return len(self.targets)
 
     def lowest(self, blocks: int) -> "StatePairs":
         """Return the pairs with states of the lowest `blocks` only."""

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ from truncate_kit.methods.frozen.heads import (
     Rows,
     StatePairs,
     cached_states,
-    load_autoencoders,
     new_heads,
     pretrain,
     save,
@@ -40,8 +39,8 @@ from truncate_kit.methods.frozen.settings import (
     choose,
 )
 from truncate_kit.methods.tmft.settings import parse_layers
-from truncate_kit.models.encoder import Encoder, LayerHeads
-from truncate_kit.models.pipeline import read_layer_heads, save_encoder
+from truncate_kit.models.encoder import BlockNetworks, Encoder, LayerHeads
+from truncate_kit.models.pipeline import read_layer_heads, read_weights, save_encoder
 from truncate_kit.models.store import RunStore, origin_of, output_folder, run_key
 from truncate_kit.models.truncation import layers_held, truncate
 from truncate_kit.training.loop import TrainingRun, isolated
@@ -83,55 +82,24 @@ def finetune_frozen(
         FileProblemError: `out` cannot be written.
         DivergedError: A trial diverged; the others are kept.
     """
-    begin, progress, settings = time.perf_counter(), reporter(progress), settings or FrozenSettings()
-    layers, splits = _layers(encoder, settings), _splits(data, settings.seeds[0])
-    learns_raw = AUTOENCODER in settings.steps
-    sentences, left_out = _draw_sentences(raw, splits, settings) if learns_raw else (None, 0)
-    inferred = {} if nli is None else {"nli": nli}
-    for pairs in inferred.values():
-        nli_scores(pairs)  # checked before anything is computed
     out = local_path(out)
-    file = out / RESULT_FILES["freeze"]
-    learned = [*(pairs.fingerprint() for pairs in (splits | inferred).values()), *(sentences or ())]
-    store = _store(encoder, layers, settings, learned, file.parent)
-    with output_folder(out, encoder, MODEL_FOLDER), store.open():
-        run = _Run(encoder, settings, layers, store, progress)
-        run.read_states(file.parent / "states", (splits, inferred), sentences)
-        chosen, trials = run.trials(left_out)
+    file, settings = out / RESULT_FILES["freeze"], settings or FrozenSettings()
+    run = _Run(encoder, data, settings, raw, nli, file.parent, reporter(progress))
+    with output_folder(out, encoder, MODEL_FOLDER), run.store.open():
+        run.read_states()
+        chosen, trials = run.trials()
         model = truncate(run.base, chosen.layer)
         model.heads = run.heads(chosen).to(model.device)
-        plain = new_heads(COSINE, run.pairs["train"], run.widths, settings, seed=settings.seeds[0])
-        shared = None if nli is None else len({*splits["test"].texts()} & {*nli.texts()})
-        seen = seen_before(splits["test"], {encoder.name: encoder.seen})
-        report = FrozenReport(
-            model=encoder.name,
-            data=data.name,
-            data_fingerprint=data.fingerprint(),
-            settings=settings,
-            pooling=run.base.state_pooling,
-            depth=encoder.depth,
-            width=encoder.width,
-            states=_block_correlations(plain, run.pairs["test"]),
-            train_states=_block_correlations(plain, run.pairs["train"]),
-            trials=trials,
-            chosen_step=chosen.step,
-            chosen_layer=chosen.layer,
-            chosen_seed=chosen.seed,
-            reconstruction=store.read(_AUTOENCODERS, Reconstruction),
-            test_sentences_in_nli=shared,
-            worst=_worst(model.heads, run.pairs["dev"], run.pairs["test"], splits["test"]),
-            overlap=splits_for(data, settings.seeds[0]).overlap,
-            seconds=time.perf_counter() - begin,
-            notes=(seen,) if seen else (),
-        )
+        report = run.report(chosen, trials, model.heads)
         if model.family.final_norm is not None and not settings.final_norm:
             model.heads.raw = model.heads.settings["raw"] = True
-        model.seen = merged(encoder.seen, keys_of(splits["train"], splits["dev"], *inferred.values()))
+        learned = (pairs for name, pairs in run.sets.items() if name != "test")
+        model.seen = merged(encoder.seen, keys_of(*learned))
         origin = origin_of("freeze", encoder, model, data=data, seed=settings.seeds[0], settings=settings.to_dict())
         save_encoder(model, out / MODEL_FOLDER, model_card=report.card(model, origin), origin=origin)
-        for folder in (store.folder, file.parent):  # results of other settings stay in their store
+        for folder in (run.store.folder, file.parent):  # results of other settings stay in their store
             report.write(folder / file.name)
-        store.forget_weights({_name(chosen.step, chosen.layer, chosen.seed), _AUTOENCODERS})
+        run.store.forget_weights({_name(chosen.step, chosen.layer, chosen.seed), _AUTOENCODERS})
     return report
 
 
@@ -194,25 +162,6 @@ def _draw_sentences(
     return [usable[place] for place in sorted(order.tolist())], len(distinct) - len(usable)
 
 
-def _store(
-    encoder: Encoder, layers: Sequence[int], settings: FrozenSettings, texts: Sequence[str], work: Path
-) -> RunStore:
-    """Make the store of trials of one model, data and settings.
-
-    Autoencoders train together, so their weights depend on the layers.
-    """
-    read = max(layers) if AUTOENCODER in settings.steps else encoder.depth
-    fixed = {name: value for name, value in settings.to_dict().items() if name not in ("layers", "steps", "seeds")}
-    key = run_key(
-        _frozen_part(encoder, read),
-        json.dumps(fixed, sort_keys=True),
-        # The first seed draws sentences and trains the autoencoders.
-        str((settings.code_widths(encoder.depth, encoder.width)[:read], settings.seeds[0])),
-        *texts,
-    )
-    return RunStore(work / "trials", key, {"model": encoder.name, "frozen": fixed})
-
-
 def _frozen_part(encoder: Encoder, layer: int) -> Encoder:
     """Return the lowest blocks, without heads and later modules."""
     base = truncate(encoder, layer, copy_weights=False).eval()
@@ -226,78 +175,114 @@ def _name(step: str, layer: int, seed: int) -> str:
 
 
 class _Run:
+    """Checked settings and data of one run, and its trials."""
+
     raw: Rows | None = None
     autoencoders: BlockAutoencoders | None = None
 
     def __init__(
-        self, encoder: Encoder, settings: FrozenSettings, layers: Sequence[int], store: RunStore, progress: Progress
+        self,
+        encoder: Encoder,
+        data: PairSplits,
+        settings: FrozenSettings,
+        raw: Sequence[str] | None,
+        nli: PairSet | None,
+        work: Path,
+        progress: Progress,
     ) -> None:
-        self.settings, self.layers, self.store, self.progress = settings, layers, store, progress
-        known = (trial.layer for trial in store.all(FrozenTrial).values())  # stored trials may need more blocks
-        self.base = _frozen_part(encoder, max((*layers, *known)))
-        self.widths = settings.code_widths(encoder.depth, encoder.width)[: self.base.depth]
-        self.pairs = dict[str, StatePairs]()
+        self.begin, seed, learns_raw = time.perf_counter(), settings.seeds[0], AUTOENCODER in settings.steps
+        self.encoder, self.data, self.settings, self.progress = encoder, data, settings, progress
+        self.layers, self.sets = _layers(encoder, settings), _splits(data, seed)
+        self.sentences, self.left_out = _draw_sentences(raw, self.sets, settings) if learns_raw else ([], 0)
+        if nli is not None:
+            nli_scores(nli)  # checked before anything is computed
+            self.sets["nli"] = nli
+        self.widths, self.cache = settings.code_widths(encoder.depth, encoder.width), work / "states"
+        # Autoencoders train together, so their weights depend on the layers.
+        read = max(self.layers) if learns_raw else encoder.depth
+        fixed = {name: value for name, value in settings.to_dict().items() if name not in ("layers", "steps", "seeds")}
+        # The first seed draws sentences and trains the autoencoders.
+        parts = [json.dumps(fixed, sort_keys=True), str((self.widths[:read], seed))]
+        parts += [*(pairs.fingerprint() for pairs in self.sets.values()), *self.sentences]
+        key = run_key(_frozen_part(encoder, read), *parts)
+        self.store = RunStore(work / "trials", key, {"model": encoder.name, "frozen": fixed})
 
-    def read_states(self, cache: Path, sets: Sequence[dict[str, PairSet]], sentences: Sequence[str] | None) -> None:
-        """Get the states of all distinct texts; sets of one dictionary share a cache entry."""
+    def read_states(self) -> None:
+        """Get the states of all distinct texts."""
+        known = (trial.layer for trial in self.store.all(FrozenTrial).values())  # stored trials may need more blocks
+        self.base, self.pairs = _frozen_part(self.encoder, max((*self.layers, *known))), dict[str, StatePairs]()
         norm, progress = self.settings.final_norm, self.progress
-        states = partial(cached_states, self.base, folder=cache, final_norm=norm, progress=progress)
-        for parts in filter(None, sets):
-            texts = distinct_texts(pair for part in parts.values() for pair in part)
-            values = states(texts)
-            for name, part in parts.items():
-                _, (first, second) = index_texts(part.pairs, texts)
-                targets = nli_scores(part) if part.classes else part.scores01()
-                self.pairs[name] = StatePairs(values, first, second, targets, self.settings.loss)
-        if sentences is not None:
-            self.raw = states(sentences)
+        states = partial(cached_states, self.base, folder=self.cache, final_norm=norm, progress=progress)
+        texts = distinct_texts(pair for pairs in self.sets.values() for pair in pairs)
+        values = states(texts)
+        for name, pairs in self.sets.items():
+            _, (first, second) = index_texts(pairs.pairs, texts)
+            targets = nli_scores(pairs) if pairs.classes else pairs.scores01()
+            self.pairs[name] = StatePairs(values, first, second, targets, self.settings.loss)
+        if self.sentences:
+            self.raw = states(self.sentences)
 
-    def trials(self, left_out: int) -> tuple[FrozenTrial, tuple[FrozenTrial, ...]]:
-        """Run missing trials; return the best requested trial, and all finished trials."""
+    def trials(self) -> tuple[FrozenTrial, list[FrozenTrial]]:
+        """Run missing trials; return the best requested one, and all stored ones of these seeds."""
 
         def runs() -> Iterator[tuple[str, Callable[[], FrozenTrial]]]:
             for step in sorted(self.settings.steps, key=STEPS.index):
                 if step == AUTOENCODER:
-                    self.autoencoders = self._pretrained(left_out)
+                    self.autoencoders = self._pretrained()
                 for layer, seed in itertools.product(self.layers, self.settings.seeds):
                     yield _name(step, layer, seed), partial(self._trial, step, layer, seed)
 
-        asked = run_trials(runs())
-        finished = self.store.all(FrozenTrial).values()
-        trials = sorted(finished, key=lambda one: (STEPS.index(one.step), one.layer, one.seed))
-        groups = {(trial.step, trial.layer) for trial in asked}
-        return choose([trial for trial in trials if (trial.step, trial.layer) in groups]), tuple(trials)
+        asked, seeds = run_trials(runs()), self.settings.seeds
+        stored = (trial for trial in self.store.all(FrozenTrial).values() if trial.seed in seeds)
+        return choose(asked), sorted(stored, key=lambda one: (STEPS.index(one.step), one.layer, one.seed))
 
-    def _pretrained(self, left_out: int) -> BlockAutoencoders:
+    def report(self, chosen: FrozenTrial, trials: Sequence[FrozenTrial], heads: LayerHeads) -> FrozenReport:
+        """Report the trials, with the errors of the chosen heads."""
+        encoder, settings, test, nli = self.encoder, self.settings, self.sets["test"], self.sets.get("nli")
+        plain = new_heads(COSINE, self.pairs["train"], (), settings, seed=settings.seeds[0])
+        seen = seen_before(test, {encoder.name: encoder.seen})
+        return FrozenReport(
+            model=encoder.name,
+            data=self.data.name,
+            data_fingerprint=self.data.fingerprint(),
+            settings=settings,
+            pooling=self.base.state_pooling,
+            depth=encoder.depth,
+            width=encoder.width,
+            states=_block_correlations(plain, self.pairs["test"]),
+            train_states=_block_correlations(plain, self.pairs["train"]),
+            trials=tuple(trials),
+            chosen_step=chosen.step,
+            chosen_layer=chosen.layer,
+            chosen_seed=chosen.seed,
+            reconstruction=self.store.read(_AUTOENCODERS, Reconstruction),
+            test_sentences_in_nli=None if nli is None else len({*test.texts()} & {*nli.texts()}),
+            worst=_worst(heads, self.pairs["dev"], self.pairs["test"], test),
+            overlap=splits_for(self.data, settings.seeds[0]).overlap,
+            seconds=time.perf_counter() - self.begin,
+            notes=(seen,) if seen else (),
+        )
+
+    def _pretrained(self) -> BlockAutoencoders:
         store, settings, raw = self.store, self.settings, self.raw
-        read = partial(load_autoencoders, width=self.base.width, code_widths=self.widths, depth=settings.depth)
-        kept = store.load(_AUTOENCODERS, read) if store.read(_AUTOENCODERS, Reconstruction) else None
-        if kept is not None:
-            return kept
+        widths = self.widths[: self.base.depth]
+        if store.read(_AUTOENCODERS, Reconstruction) and store.has_weights(_AUTOENCODERS):
+            model = BlockAutoencoders(BlockNetworks(self.base.width, widths, depth=settings.depth))
+            model.load_state_dict(read_weights(store.weights(_AUTOENCODERS)))
+            return model
         assert raw is not None  # checked before anything was computed
-        model, losses, own_losses = pretrain(
-            raw,
-            self.widths,
-            settings,
-            seed=settings.seeds[0],
-            device=self.base.device,
-            checkpoint=store.checkpoint(_AUTOENCODERS),
-            progress=self.progress,
-        )
-        record = Reconstruction(
-            code_widths=self.widths, losses=losses, own_losses=own_losses, num_sentences=len(raw), left_out=left_out
-        )
+        how: dict[str, Any] = {"seed": settings.seeds[0], "device": self.base.device, "left_out": self.left_out}
+        checkpoint, progress = store.checkpoint(_AUTOENCODERS), self.progress
+        model, record = pretrain(raw, widths, settings, checkpoint=checkpoint, progress=progress, **how)
         store.write(_AUTOENCODERS, record, partial(save, model))
         return model
 
     def heads(self, trial: FrozenTrial) -> LayerHeads:
         """Return a trial's heads; train again if the weights are missing or damaged."""
         name = _name(trial.step, trial.layer, trial.seed)
-        heads = self.store.load(name, read_layer_heads)
-        if heads is None:
+        if not self.store.has_weights(name):
             self._trial(trial.step, trial.layer, trial.seed, again=True)
-            heads = read_layer_heads(self.store.weights(name))
-        return heads
+        return read_layer_heads(self.store.weights(name))
 
     def _trial(self, step: str, layer: int, seed: int, *, again: bool = False) -> FrozenTrial:
         """Return the trial; run it if missing, or if `again`."""
