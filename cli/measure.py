@@ -28,7 +28,6 @@ from .options import (
     machine_option,
     refuse,
     results_option,
-    without_none,
 )
 
 if TYPE_CHECKING:
@@ -69,15 +68,11 @@ def analyze(
         refuse("--data", columns=pairs.columns, scale=pairs.scale, split=split, search_metric=search_metric)
     from truncate_kit.analysis.profile import profile
     from truncate_kit.core.workspace import default_reference
-    from truncate_kit.data.retrieval import read_retrieval
+    from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.data.seen import seen_among
     from truncate_kit.data.tables import iter_texts
     from truncate_kit.models.loading import load_encoder
 
-    queries = None if only_texts else workspace.queries(pairs)
-    if queries is None:
-        refuse("a retrieval folder", search_metric=search_metric)
-    searched = None if queries is None else read_retrieval(queries, split=split, **without_none(metric=search_metric))
     source = workspace.starting_model(model, pooling, max_length, or_miniature=pairs.data is None and texts is None)
     encoder = workspace.load(source, device=hardware.device)
     beside = default_reference(source.name) if reference is None else reference
@@ -86,24 +81,23 @@ def analyze(
         other = load_encoder(beside, max_length=source.max_length, device=hardware.device)
     if settings.raw and encoder.final_norm is None:
         note(f"{encoder.name} has no final norm: its states are the same without --raw.")
-    labelled, data_source = None, None
-    if searched is None and not only_texts:
-        splits, data_source = workspace.data(pairs)
-        labelled = splits.split(split)
-    if (analyzed := labelled if searched is None else searched) is not None:
-        note(f"Analyzed: {analyzed.name}.", seen_among(analyzed, source.name))
+    scored, data_source = None, None
+    if not only_texts:
+        data, data_source = workspace.read(pairs, split=split, metric=search_metric)
+        scored = data if isinstance(data, RetrievalSet) else data.split(split)
+        note(f"Analyzed: {scored.name}.", seen_among(scored, source.name))
     with workspace.held():
         result = profile(
             encoder,
             None if texts is None else list(iter_texts(texts)),
             reference=other,
-            pairs=labelled,
-            retrieval=searched,
+            pairs=None if isinstance(scored, RetrievalSet) else scored,
+            retrieval=scored if isinstance(scored, RetrievalSet) else None,
             settings=replace(settings, blocks=kept, pooling=None if source.pooling is None else encoder.pooling),
             progress=progress_bar(),
         )
         path = workspace.write(result, workspace.profile)
-        workspace.remember(source, data_source, queries=queries)
+        workspace.remember(source, data_source)
     show(result, path, figures=path.parent)
 
 
@@ -159,7 +153,6 @@ def evaluate(
     from truncate_kit.evaluation import measured_digest
     from truncate_kit.evaluation.suites import run_suite
 
-    queries = None if suite is not None or tasks else workspace.queries(pairs)
     source = workspace.finished_model(model, pooling, max_length)
     encoder = workspace.load_text_encoder(source, runtime, graph, hardware)
     stored = suite is not None or bool(tasks)
@@ -170,36 +163,30 @@ def evaluate(
         elif suite is not None:
             run: dict[str, Any] = {"work": workspace.folder / "trials", "note": note, "progress": progress_bar()}
             report = run_suite(suite, encoder, pairs.data, own, model=source.name, threads=hardware.threads, **run)
-        elif queries is not None:
-            report = _searched(encoder, source.name, queries, split, form)
         else:
             report = _scored(encoder, source.name, pairs, split, form, workspace)
         report = replace(report, sha256=measured_digest(source.name)) if stored else report
         saved = [workspace.write(report, workspace.suite(report.suite))] if stored else []
     show(report, *saved, figures=workspace.folder if stored else None)
-    if encoder.heads is not None and (queries or tasks or suite == "retrieval"):
+    if encoder.heads is not None and (tasks or report.suite in ("search", "retrieval")):
         from truncate_kit.report.training import CODES
 
         say(CODES)
 
 
-def _searched(encoder: "TextEncoder", model: str, queries: str, split: str | None, form: VectorFormat) -> "SuiteReport":
-    from truncate_kit.data.retrieval import read_retrieval
-    from truncate_kit.data.seen import seen_among
-    from truncate_kit.evaluation.retrieval import evaluate_retrieval, note_of_searched
-
-    data = read_retrieval(queries, split=split)
-    note(seen_among(data, model), *note_of_searched(model, encoder, data))
-    return evaluate_retrieval(encoder, data, model=model, form=form, progress=progress_bar())
-
-
 def _scored(
     encoder: "TextEncoder", model: str, pairs: Pairs, split: str | None, form: VectorFormat, workspace: Workspace
 ) -> "SuiteReport":
+    from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.data.seen import seen_among
     from truncate_kit.evaluation.graded import score_pairs
 
-    splits, _ = workspace.data(pairs)
+    splits, _ = workspace.read(pairs, split=split)
+    if isinstance(splits, RetrievalSet):
+        from truncate_kit.evaluation.retrieval import evaluate_retrieval, note_of_searched
+
+        note(seen_among(splits, model), *note_of_searched(model, encoder, splits))
+        return evaluate_retrieval(encoder, splits, model=model, form=form, progress=progress_bar())
     if split is None or splits.split(split) is splits.evaluation:  # other splits are scored whole
         splits = workspace.unseen(splits, model)
     scored, last = splits.split(split), splits.items()[-1][0]
@@ -316,15 +303,15 @@ def bench(
 def _scored_on(
     workspace: Workspace, models: Sequence[str], pairs: Pairs
 ) -> "tuple[PairSet | RetrievalSet, Sequence[str]]":
-    from truncate_kit.data.retrieval import read_retrieval
+    from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.data.seen import seen_among, unseen_queries
 
-    if (queries := workspace.queries(pairs)) is not None:
-        searched, chosen = unseen_queries(read_retrieval(queries), *models)
+    data, _ = workspace.read(pairs)
+    if isinstance(data, RetrievalSet):
+        searched, chosen = unseen_queries(data, *models)
         note(chosen)
         return searched, [text for text in (*searched.queries, *searched.documents) if text]
-    splits, _ = workspace.data(pairs)
-    scored = workspace.unseen(splits, *models).evaluation
+    scored = workspace.unseen(data, *models).evaluation
     note(*(seen_among(scored, model) for model in models))
     return scored, scored.texts()
 

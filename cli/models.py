@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.core.files import local_path
@@ -33,7 +33,6 @@ from .options import (
 
 if TYPE_CHECKING:
     from truncate_kit.data.pairs import PairSplits
-    from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.export.record import ExportSettings
     from truncate_kit.training.cutting import CutResult
 
@@ -110,6 +109,7 @@ def export(
     settings = ExportSettings(**values | {"precision": precision, "target": target})
     if precision != "int8":
         refuse("--precision int8", budget=values.get("budget"))
+    from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.export.exporting import export_onnx
     from truncate_kit.report.view import data_sentences, view_of
 
@@ -117,22 +117,20 @@ def export(
     cuts = kept is not None or vocabulary_from is not None
     # Find the pairs before a cut replaces the lean model.
     own_model = model is None or Path(model).resolve() == workspace.lean.resolve()
-    scored: PairSplits | None = None
-    searched: RetrievalSet | None = None
+    scored: PairSplits | RetrievalSet | None = None
     data_source = None
     if own_model and not cuts and pairs == Pairs() and (workspace.folder / RESULT_FILES["distill"]).is_file():
         from truncate_kit.methods.distill.texts import own_pairs_of
 
         scored = own_pairs_of(workspace)
         note(*(data_sentences(scored) if scored is not None else ()))
-    if scored is None and (queries := workspace.queries(pairs)) is not None:
-        from truncate_kit.data.retrieval import read_retrieval
+    if scored is None:
+        scored, data_source = workspace.read(pairs)
+    if isinstance(scored, RetrievalSet):
         from truncate_kit.methods.distill.texts import search_pairs_of, texts_of
 
-        texts_of(searched := read_retrieval(queries))
-    elif scored is None:
-        scored, data_source = workspace.data(pairs)
-    if precision == "int8" and scored is not None:
+        texts_of(scored)
+    elif precision == "int8":
         _check_searchable(scored)
     if cuts:
         cut = _save_cut(workspace.starting_model(model, None, None), kept, vocabulary_from, workspace)
@@ -145,10 +143,10 @@ def export(
             _check_free(workspace.lean, f"exporting {source.name}", _is_copy(workspace.lean, source.name))
         place = Path(source.name) if ours else workspace.lean
         encoder = workspace.load(source)
-        if searched is not None:
-            scored = search_pairs_of(encoder, searched)
+        if isinstance(scored, RetrievalSet):
+            scored, data_source = search_pairs_of(encoder, scored), None
             note(*data_sentences(scored))
-        splits = workspace.unseen(cast("PairSplits", scored), source.name)
+        splits = workspace.unseen(scored, source.name)
         if precision == "int8" and None in (splits.dev, splits.test):
             splits = workspace.divided(splits)
         dev = splits.dev if precision == "int8" else None

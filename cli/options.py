@@ -25,6 +25,7 @@ from .console import note, say
 if TYPE_CHECKING:
     from truncate_kit.core.parallel import Engine
     from truncate_kit.data.pairs import PairSplits
+    from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.export.runtime import OnnxEncoder
     from truncate_kit.models.encoder import Encoder
 
@@ -418,19 +419,26 @@ class Workspace(Places):
         note(*data_sentences(splits))
         return splits, source
 
-    def queries(self, pairs: Pairs) -> str | None:
-        """Return the named retrieval folder, else the last command's."""
+    def read(
+        self, pairs: Pairs, *, split: str | None = None, metric: str | None = None, chooses: bool = False
+    ) -> tuple["PairSplits | RetrievalSet", Source | str]:
+        """Return pairs or a retrieval set and its source: named, else the last command's.
+
+        `split`, `metric` and `chooses` are of `read_retrieval`.
+        """
+        from truncate_kit.data.retrieval import read_retrieval
         from truncate_kit.data.tables import is_retrieval_folder
 
         named = pairs.data
         folder = self.remembered().queries if named is None else named if is_retrieval_folder(named) else None
         if folder is None:
-            return None
+            refuse("a retrieval folder", search_metric=metric)
+            return self.data(pairs)
         pairs.refuse_unless("graded pairs")
         if not is_retrieval_folder(folder):
             raise UsageError(f"{folder}, the data of the last command, does not exist.", hint="Name other data.")
         note(None if named else f"Data: {folder}, as in the last command.")
-        return folder
+        return read_retrieval(folder, split=split, chooses=chooses, **without_none(metric=metric)), folder
 
     def divided(self, splits: "PairSplits") -> "PairSplits":
         """Return pairs with all three splits."""

@@ -148,7 +148,7 @@ def finetune(
     with adapted, machine.open() as engine, watching(folder, tensorboard=tensorboard) as watcher:
         result = run(encoder, splits, out=folder, progress=watcher, engine=engine, **work)
     scored = row.data in ("scores", "labels")  # the next command cannot use classes or judgements
-    workspace.remember(source, data_source if scored else None, queries=pairs.data if judged else retrieval)
+    workspace.remember(source, data_source if scored else None, pairs.data if judged else retrieval)
     (curve,) = show(result, f"{workspace.lean} (seed {result.chosen_seed})", workspace.full, figures=folder)
     add_figure(workspace.lean, curve, "Scores by layer")
     note(push.upload(workspace.lean))
@@ -259,6 +259,7 @@ def distill(
         refuse("--data", columns=pairs.columns, scale=pairs.scale, search_metric=search_metric)
     if queries is None and settings.query_weight != 1:
         raise UsageError("`query_weight` weighs queries.", hint="Add `queries`.")
+    from truncate_kit.data.pairs import PairSplits
     from truncate_kit.data.tables import iter_texts
     from truncate_kit.methods.distill.distilling import distill as run
     from truncate_kit.methods.distill.distilling import find_aim
@@ -269,7 +270,11 @@ def distill(
     with joined(machine.device) as (group, here):
         RUN.quiet |= not group.leads
         source = workspace.starting_model(model, pooling, max_length)
-        held_out, data_source = _held_out(pairs, search_metric, workspace)
+        held_out, data_source = None, None
+        if pairs.data is not None:
+            held_out, data_source = workspace.read(pairs, metric=search_metric, chooses=True)
+            if isinstance(held_out, PairSplits) and held_out.dev is None:  # no train pairs needed
+                held_out = workspace.divided(held_out)
         encoder = workspace.load(source, device=here, precision=settings.precision)
         vocabulary = None if vocabulary_from is None else _texts_in(vocabulary_from)
         aim = number
@@ -292,25 +297,9 @@ def distill(
             result = run(encoder, raw, out=workspace.folder, engine=engine, progress=progress_bar(), **work)
         if not group.leads:
             return
-    workspace.remember(source, data_source, queries=None if data_source else pairs.data)
+    workspace.remember(source, data_source)
     show(result, workspace.lean, workspace.full, figures=workspace.folder)
     note(push.upload(workspace.lean))
-
-
-def _held_out(
-    pairs: Pairs, metric: str | None, workspace: Workspace
-) -> "tuple[PairSplits | RetrievalSet | None, Source | None]":
-    from truncate_kit.data.retrieval import read_retrieval
-    from truncate_kit.data.tables import is_retrieval_folder
-
-    if pairs.data is None:
-        return None, None
-    if is_retrieval_folder(pairs.data):
-        pairs.refuse_unless("graded pairs")
-        return read_retrieval(pairs.data, chooses=True, **without_none(metric=metric)), None
-    refuse("a retrieval folder", search_metric=metric)
-    splits, data_source = workspace.data(pairs)
-    return splits if splits.dev is not None else workspace.divided(splits), data_source  # no train pairs needed
 
 
 def _learned_from(paths: Sequence[Path]) -> Iterator[str]:

@@ -281,13 +281,14 @@ class Workspace:
         """Return the model and data of the last commands."""
         return Sources.read_if_whole(self._sources) or Sources()
 
-    def remember(self, model: Source | None, data: Source | None, queries: str | Path | None = None) -> None:
-        """Record model, data and retrieval folder for the next command, except unnamed bundled pairs."""
+    def remember(self, model: Source | None, *data: Source | str | Path | None) -> None:
+        """Record model, pairs and retrieval folder (a path) for the next command, except unnamed bundled pairs."""
         changes: dict[str, Any] = {} if model is None else {"model": _absolute(model)}
-        if data is not None and data != Source():
-            changes |= {"data": _absolute(data), "queries": None}
-        if queries is not None:
-            changes["queries"] = str(Path(queries).resolve())
+        for source in data:
+            if isinstance(source, str | Path):
+                changes["queries"] = str(Path(source).resolve())
+            elif source is not None and source != Source():
+                changes |= {"data": _absolute(source), "queries": None}
         replace(self.remembered(), **changes).write(self._sources)
 
     def remember_benched(self, data: Source | None) -> None:
