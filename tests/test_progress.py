@@ -68,6 +68,11 @@ def test_planned_trials_have_a_bar_of_all_and_a_line_at_their_end(monkeypatch):
     assert "all trials:  25%" in screen.getvalue()
     bars.progress("two", 4, 4)
     assert screen.getvalue().endswith("\r")
+    bars.planned({"one": 1, "two": 1})
+    bars.progress("one", 1, 4)  # and diverges
+    bars.planned({"three": 1, "four": 3})
+    bars.progress("three", 4, 4)
+    assert "all trials:  25%" in screen.getvalue().rpartition("12%")[2]  # of the next part alone
     for kind in ("epoch", "finished"):
         bars.trial(TrialEvent(kind, 1, 0, 2, done=2, dev=50.0, loss=1.0, test=40.0))
     assert said == [

@@ -16,6 +16,8 @@ _logger = logging.getLogger(__name__)
 # Without a terminal, seconds: before a task's first line, between lines, least time left for a line.
 TELL_AFTER, TELL_EVERY, TELL_LEFT = 2.0, 60.0, 5.0
 
+_ALL = "all trials"  # the bar above those of single trials
+
 Progress = Callable[[str, int, int], None]
 """Called with task, steps done and total steps; the task ends when all steps are done."""
 
@@ -118,7 +120,7 @@ class Bars(TrialWatcher):
         if task in self._costs:
             self._shares[task] = done / total
             made = sum(self._costs[name] * share for name, share in self._shares.items())
-            self._draw("all trials", int(100 * made), 100 * sum(self._costs.values()))
+            self._draw(_ALL, int(100 * made), 100 * sum(self._costs.values()))
         self._draw(task, done, total)
 
     def _draw(self, task: str, done: int, total: int) -> None:
@@ -148,6 +150,8 @@ class Bars(TrialWatcher):
 
     def planned(self, costs: Mapping[str, int]) -> None:
         """Begin the bar of all trials."""
+        if _ALL in self._bars:  # of a part that was stopped
+            self._bars.pop(_ALL)[0].close()
         self._costs, self._shares = costs if len(costs) > 1 else {}, {}
 
     def trial(self, event: TrialEvent) -> None:
