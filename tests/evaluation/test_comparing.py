@@ -1,12 +1,14 @@
 """Two models on one index, against a plain search by hand."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics import ndcg_score
 
+from truncate_kit.core.errors import UsageError
 from truncate_kit.evaluation import SuiteReport
 from truncate_kit.evaluation.retrieval import WAYS, compare
 from truncate_kit.models.loading import load_encoder
@@ -34,6 +36,12 @@ def cosines(queries, documents):
 
 def best(scores, top):
     return np.argsort(-scores, axis=1)[:, :top]
+
+
+@pytest.mark.parametrize("name", ["mini-bert", Path("mini-bert")])
+def test_a_name_is_no_model(full, data, name):
+    with pytest.raises(UsageError, match="'mini-bert' is a name, not a model"):
+        compare(full, name, data)
 
 
 @pytest.mark.parametrize("top", [10, 3])

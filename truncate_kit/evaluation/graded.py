@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -164,7 +165,9 @@ def _unit(vectors: Tensor) -> Tensor:
 
 
 def measure_of(encoder: TextEncoder) -> str:
-    """Return the similarity measure in the model's settings. Raises `ModelError` if unknown."""
+    """Return the measure in the model's settings. Raises `UsageError` for a name, `ModelError` if unknown."""
+    if isinstance(encoder, str | Path):
+        raise UsageError(f"{str(encoder)!r} is a name, not a model.", hint="Load it with `load_encoder()`.")
     measure: str = settings_of(encoder).get("similarity_fn_name") or "cosine"
     if measure not in MEASURES:
         raise ModelError(
