@@ -121,7 +121,7 @@ def diagnose(
     asked = Diagnosis(device=device, extras=extras, precision=precision, runtime=runtime)
     checks = [MachineCheck("Python", platform.python_version()), *_check_packages(asked), *_check_onnxruntime(asked)]
     try:
-        checks += [*_check_cuda(asked), *_check_processor(asked)]
+        checks += _check_machine(asked)
     except Exception as error:  # a broken torch may raise anything
         remedy = "pip install --force-reinstall torch"
         checks.append(MachineCheck("torch", f"cannot be used: {first_line(error)}", "problem", remedy))
@@ -217,12 +217,6 @@ def start_provider(name: str) -> str:
     return harmless(found[1] if found else f"its process ended with {done.returncode}").rstrip(". ")
 
 
-def _check_cuda(asked: Diagnosis) -> Iterator[MachineCheck]:
-    gpu, reason = torch_on_gpu()
-    found = f"does not start: {reason}" if reason else f"starts on {gpu}"
-    yield _unless(not reason, "torch on CUDA", found, asked.cuda, "optional", _GPU_HINT)
-
-
 def torch_on_gpu() -> tuple[str, str]:
     """Run torch on the GPU; return (description, "") or ("", error)."""
     import torch
@@ -237,9 +231,12 @@ def torch_on_gpu() -> tuple[str, str]:
     return f"{torch.cuda.get_device_name()} ({gibibytes:.0f} GiB), built for CUDA {torch.version.cuda}", ""
 
 
-def _check_processor(asked: Diagnosis) -> Iterator[MachineCheck]:
+def _check_machine(asked: Diagnosis) -> Iterator[MachineCheck]:
     import torch
 
+    gpu, reason = torch_on_gpu()
+    found = f"does not start: {reason}" if reason else f"starts on {gpu}"
+    yield _unless(not reason, "torch on CUDA", found, asked.cuda, "optional", _GPU_HINT)
     cores, usable, quota = os.cpu_count() or 1, hardware.usable_cores(), hardware.core_quota()
     granted = "" if quota is None else f", a quota of {quota:g}"
     yield MachineCheck("processor", f"{hardware.processor_name()}, {cores} cores, {usable} usable{granted}")
