@@ -218,8 +218,9 @@ def encode(
 ) -> None:
     """Write the vectors of a file of any size to a .npy file; after an interruption, the same command continues."""
     form = VectorFormat(precision=precision, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
-    from truncate_kit.export.encode import encode_file, gives_unit_vectors
+    from truncate_kit.export.encode import encode_file
     from truncate_kit.export.record import suited_precision
+    from truncate_kit.export.runtime import gives_unit_vectors
 
     named = workspace.finished_model(model, pooling, max_length)
     place, inside = local_path(named.name), bool(named.pooling or named.max_length)

@@ -20,9 +20,8 @@ from truncate_kit.core.errors import counted
 from truncate_kit.data.pairs import PairSet, load_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.export.graph import graph_files
 from truncate_kit.export.record import ExportSettings
-from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.export.runtime import OnnxEncoder, graph_files
 from truncate_kit.methods.distill.distilling import PRECISIONS, side_by_side
 from truncate_kit.methods.distill.texts import own_pairs
 from truncate_kit.models.loading import load_encoder

@@ -6,10 +6,11 @@ from typing import Any, Literal
 
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.bench.result import BenchedModel, BenchReport, Contestant, Key, Role, Scenario, Timing
+from truncate_kit.core.hardware import EXPORT_RECORD
 from truncate_kit.core.results import Result
 from truncate_kit.core.workspace import ORIGIN_FILE, RESULT_FILES, Origin
 from truncate_kit.data.pairs import Overlap
-from truncate_kit.export.record import REPORT_FILE, ExportReport, record_with
+from truncate_kit.export.record import ExportReport, record_with
 from truncate_kit.methods.bert_lc.settings import CombinationReport, CombineSettings, SplitReport
 from truncate_kit.methods.contrast.settings import ContrastiveResult, ContrastiveSettings
 from truncate_kit.methods.distill.settings import (
@@ -206,7 +207,7 @@ def write_run(folder: Path, lean: Path, **results: Result | None) -> Path:
             result.write(folder / place)
     if isinstance(graph := found["graph"], ExportReport):
         (folder / "lean" / graph.file).write_bytes(b"no graph")
-        (folder / "lean" / REPORT_FILE).write_text(record_with(folder / "lean", graph))
+        (folder / "lean" / EXPORT_RECORD).write_text(record_with(folder / "lean", graph))
     return folder
 
 

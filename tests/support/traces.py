@@ -21,12 +21,11 @@ from torch import Tensor
 
 from tests.support.exporters import spare_exporters
 from truncate_kit.core.hardware import Target
-from truncate_kit.export import exporting
 from truncate_kit.export import graph as tracing
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.store import encoder_digest
 
-traced_anew = tracing._trace
+traced_anew, built_anew = tracing._trace, tracing.build_graph
 
 # Types of models whose graphs hold values that the tracer computed from weights, as heads with a score `exp` do.
 COMPUTED = ("deberta-v2", "gemma3_text")
@@ -100,10 +99,10 @@ def remembered_traces(folder: Path) -> Iterator[None]:
         spare_exporters()
         return kept(encoder, lambda: traced_anew(encoder))
 
-    def graph(encoder: Encoder, target: Target = "cpu") -> Any:
+    def graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True) -> Any:
         if encoder.num_parameters > LARGE:
-            return tracing.build_graph(encoder, target)
-        return kept(encoder, lambda: tracing.build_graph(encoder, target), target)
+            return built_anew(encoder, target, fused=fused)
+        return kept(encoder, lambda: built_anew(encoder, target, fused=fused), target, fused)
 
     def trace(encoder: Encoder) -> Any:
         model_type = encoder.backbone.config.model_type
@@ -118,5 +117,5 @@ def remembered_traces(folder: Path) -> Iterator[None]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tracing, "_trace", trace)
-        patch.setattr(exporting, "build_graph", graph)
+        patch.setattr(tracing, "build_graph", graph)
         yield

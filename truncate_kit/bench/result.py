@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from truncate_kit.core.errors import counted, known_name
-from truncate_kit.core.hardware import GRAPH_FILES, PRECISIONS, Precision, check_threads
+from truncate_kit.core.hardware import PRECISIONS, Precision, check_threads
 from truncate_kit.core.results import Amounts, Result
 from truncate_kit.core.settings import MACHINE, SEED, TEXTS, Bounds, check_settings, names, setting, whole_numbers
 from truncate_kit.core.workspace import place_in_words
+from truncate_kit.export.record import graphs_in
 
 if TYPE_CHECKING:
     import torch
@@ -52,13 +53,7 @@ class Backend:
     @property
     def rival(self) -> bool:
         """Return whether the backend is measured only on request."""
-        other = self.runtime == "sentence-transformers" or self.tensorrt
-        return other or self.static or self.captured or self.attention is not None
-
-    @property
-    def fixed_shapes(self) -> bool:
-        """Return whether each new shape triggers compilation."""
-        return self.runtime == "torch" and (self.static or self.captured)
+        return self.runtime == _PEER or self.tensorrt or self.static or self.captured or self.attention is not None
 
 
 _FLASH = "flash_attention_2"
@@ -100,7 +95,7 @@ def select_backends(
     The default excludes rivals; it includes compilers only on CUDA with `slow_starts`, and fp16 or int8 graphs only if
     `folders` contain one for the device. Raises `UsageError` for an unknown name.
     """
-    cuda = device.type == "cuda"
+    cuda, held = device.type == "cuda", {precision for folder in folders for precision in graphs_in(folder)}
     sensible = tuple(row for row in BACKENDS.values() if cuda or not row.on_cuda)
 
     def usual(row: Backend) -> bool:
@@ -108,8 +103,7 @@ def select_backends(
             return False
         if row.runtime != "onnx" or row.precision == "fp32":
             return True
-        kernels = device.type in PRECISIONS[row.precision].preference
-        return kernels and any((folder / GRAPH_FILES[row.precision]).is_file() for folder in folders)
+        return row.precision in held and device.type in PRECISIONS[row.precision].preference
 
     if names is None:
         return tuple(row for row in sensible if usual(row))

@@ -60,8 +60,8 @@ from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
 from truncate_kit.data.seen import numbers_of
 from truncate_kit.evaluation.graded import evaluate, paired_difference
 from truncate_kit.export.exporting import export_graph
-from truncate_kit.export.graph import GRAPH_FILE, build_graph, graph_files, save_graph
 from truncate_kit.export.record import check_record, export_call, graph_sentence, graphs_in, is_graph_of
+from truncate_kit.export.runtime import OnnxEncoder, graph_files
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder, resolve
 from truncate_kit.models.pipeline import save_encoder
@@ -116,7 +116,6 @@ def bench(
         threads = torch.get_num_threads()
         stack.callback(torch.set_num_threads, threads)
         torch.set_num_threads(settings.threads or threads)
-        stack.callback(torch.set_float32_matmul_precision, torch.get_float32_matmul_precision())
         if device.type == "cuda":  # ONNX Runtime cannot share torch's default stream
             stream = torch.cuda.Stream(device)
             stack.enter_context(torch.cuda.stream(stream))
@@ -212,12 +211,12 @@ def score_all(
     contestants: "Contestants", data: PairSet | RetrievalSet, seed: int, progress: Progress
 ) -> dict[str, Any]:
     """Score all contestants, compare in the first shared runtime, and return report fields."""
-    fields, compute = scored_fields(data), pair_scores if isinstance(data, PairSet) else query_scores
+    fields = scored_fields(data)
 
     def score_each() -> dict[Key, Score]:
         scores, readers = {}, contestants.reading_texts()
         for done, (key, runner) in enumerate(readers.items(), start=1):
-            scores[key] = guarded(key, compute)(data, runner, contestants.encoders[key[0]])
+            scores[key] = guarded(key, score_with)(data, runner, contestants.encoders[key[0]])
             progress("Scoring the models", done, len(readers))
         return scores
 
@@ -259,14 +258,11 @@ def scored_fields(data: PairSet | RetrievalSet) -> dict[str, Any]:
     return {"scored_on": data.name, **fields}
 
 
-def pair_scores(data: PairSet, runner: Runner, encoder: Encoder) -> Score:
-    """Return Spearman × 100 and similarities. Raises `DataError` if undefined."""
-    evaluation = evaluate(runner, data.pairs)
-    return evaluation.spearman, np.array(evaluation.cosines)
-
-
-def query_scores(data: RetrievalSet, runner: Runner, encoder: Encoder) -> Score:
-    """Return the mean metric × 100 and each query's score, with the model's prompts."""
+def score_with(data: PairSet | RetrievalSet, runner: Runner, encoder: Encoder) -> Score:
+    """Return the score × 100 and its parts; queries use the prompts of `encoder`. Raises `DataError` if undefined."""
+    if isinstance(data, PairSet):
+        evaluation = evaluate(runner, data.pairs)
+        return evaluation.spearman, np.array(evaluation.cosines)
     from truncate_kit.training.queries import RetrievalEvaluator
 
     own = RetrievalEvaluator(encoder, data, np.arange(len(data.queries)))
@@ -319,9 +315,8 @@ class Subject:
         if blocks is not None:  # the folder's files describe the uncut model
             self.folder, self.origin, self.encoder = None, None, keep(self.encoder, blocks)
         self.exported: str | None = None  # path of a new, kept graph
-        self.notes: list[str] = []
+        self.notes: dict[str, None] = {}  # each once
         self._kept = graphs
-        self._graphs: dict[str, Path] = {}
 
     @cached_property
     def digest(self) -> str:
@@ -346,29 +341,14 @@ class Subject:
         )
 
     def graph(self, backend: Backend) -> Path:
-        """Return a backend's graph; export a missing fp32 graph.
+        """Return a backend's graph: in the folder, else in `graphs`, else a new export.
 
         Raises `AbsentError` without a graph, `ModelError` for a damaged graph or another model's graph.
         """
-        name = "plain" if backend.tensorrt else backend.precision
-        if name not in self._graphs:
-            self._graphs[name] = self._plain() if backend.tensorrt else self._fused(backend.precision)
-        return self._graphs[name]
-
-    def _plain(self) -> Path:
-        """Write the unfused graph, for other runtimes."""
-        file = self.scratch / "plain" / GRAPH_FILE
-        file.parent.mkdir(parents=True)
-        try:
-            save_graph(build_graph(self.encoder, fused=False), file)
-        except TruncateKitError as error:
-            raise AbsentError(error) from error
-        return file
-
-    def _fused(self, precision: Precision) -> Path:
-        """Return the graph in the folder, else in `graphs`, else a new export."""
+        fused, target = not backend.tensorrt, self.target  # TensorRT has no kernels for fused nodes
+        precision: Precision = backend.precision if fused else "fp32"
         name = GRAPH_FILES[precision]
-        if self.folder is not None and precision in graphs_in(self.folder):
+        if fused and self.folder is not None and precision in graphs_in(self.folder):
             graph = self.folder / name
             report = check_record(graph)
             if report.encoder != self.digest:
@@ -376,20 +356,21 @@ class Subject:
                     f"{graph} was exported from another model than {self.folder}.",
                     hint="Export the model again with `export_onnx()`.",
                 )
-            if report.target != self.target:
-                self.notes.append(f"The {self.role} model: {graph_sentence(graph, report, self.target)}")
+            if report.target != target:
+                self.notes[f"The {self.role} model: {graph_sentence(graph, report, target)}"] = None
             return graph
         if precision != "fp32":  # it needs pairs, or a GPU's kernels
             where = "" if self.folder is None else f" in {self.folder}"
             raise AbsentError(f"no checked {name}{where}: make it with {export_call(precision)}")
-        place = self.digest[:16] + ("" if self.target == "cpu" else f"-{self.target}")
+        place = self.digest[:16] + ("" if target == "cpu" else f"-{target}") + ("" if fused else "-unfused")
         graph = (self._kept or self.scratch) / place / name
         if not is_graph_of(graph, self.digest):
             try:
-                export_graph(self.encoder, graph.parent, self.target)
+                export_graph(self.encoder, graph.parent, target, fused=fused)
             except TruncateKitError as error:
                 raise AbsentError(error) from error
-            self.exported = None if self._kept is None else str(graph)
+            if self._kept is not None and fused:
+                self.exported = str(graph)
         return graph
 
     def for_worker(self) -> Path:
@@ -409,7 +390,7 @@ class Contestants:
 
     def reading_texts(self) -> dict[Key, Runner]:
         """Return runners for texts of any length."""
-        return {key: runner for key, runner in self.runners.items() if not BACKENDS[key[1]].fixed_shapes}
+        return {key: runner for key, runner in self.runners.items() if not BACKENDS[key[1]].static}
 
     def update(self, key: Key, **values: Any) -> None:
         """Change fields of a row."""
@@ -419,11 +400,10 @@ class Contestants:
         """Start all runners, with calls up to this shape (batch size, length). Raises `UsageError` if all fail."""
         places = [(subject, backend) for backend in self.backends for subject in self.subjects]
         for done, (subject, backend) in enumerate(places, start=1):
-            fields: dict[str, Any] = {"absent": None}
             try:
-                fields |= self._start(subject, backend, shape)
+                fields = self._start(subject, backend, shape)
             except AbsentError as error:
-                fields["absent"] = str(error)
+                fields = {"absent": str(error)}
             self.rows[subject.role, backend.name] = Contestant(role=subject.role, backend=backend.name, **fields)
             progress("Starting the runtimes", done, len(places))
         self.notes += [note for subject in self.subjects for note in subject.notes]
@@ -445,7 +425,7 @@ class Contestants:
         seconds, self.runners[key] = time.perf_counter() - begin, runner
         files = [] if graph is None else graph_files(graph)
         loaded = sum(file.stat().st_size for file in files) or subject.facts.weights_bytes
-        return {"prepare_seconds": seconds, "file_bytes": loaded}
+        return {"absent": None, "prepare_seconds": seconds, "file_bytes": loaded}
 
     def _require_some(self) -> None:
         if not self.runners:
@@ -470,13 +450,12 @@ class Contestants:
 
     def measure_memory(self, shape: tuple[int, int], progress: Progress) -> None:
         """Measure the peak memory at one batch size and length."""
-        subjects = {subject.role: subject for subject in self.subjects}
-        models = {role: str(subject.for_worker()) for role, subject in subjects.items()}
+        models = {subject.role: str(subject.for_worker()) for subject in self.subjects}
         common = {"device": str(self.device), "threads": torch.get_num_threads()}
         common |= {"batch_size": shape[0], "length": shape[1]}
         requests = []
-        for role, name in self.runners:
-            graph = str(subjects[role].graph(BACKENDS[name])) if BACKENDS[name].runtime == "onnx" else None
+        for (role, name), runner in self.runners.items():
+            graph = str(runner.file) if isinstance(runner, OnnxEncoder) else None
             requests.append({"model": models[role], "backend": name, "graph": graph, **common})
         # A GPU counts the memory of all its processes.
         with ThreadPoolExecutor(1 if self.device.type == "cuda" else min(4, os.cpu_count() or 1)) as pool:

@@ -7,7 +7,8 @@ waits; `encode_ids(ids)` and `encode(texts)` return vectors (n, d), `similaritie
 import copy
 import itertools
 import time
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -71,12 +72,22 @@ def encode_in_chunks(ids: Ids, size: int, encode: Callable[[Ids], Tensor]) -> Te
     return vectors[original_order(chunks)]
 
 
+@contextmanager
+def _products(precision: str) -> Iterator[None]:
+    """Compute float32 products in this precision (`high` is TF32)."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def _waiting(call: Callable[[], Tensor], device: torch.device, products: str = "highest") -> Callable[[], Tensor]:
-    """Wrap a call: no gradients, float32 products in precision `products` (`high` is TF32), device synchronized."""
+    """Wrap a call: no gradients, float32 products in precision `products`, device synchronized."""
 
     def run() -> Tensor:
-        torch.set_float32_matmul_precision(products)
-        with torch.inference_mode():
+        with _products(products), torch.inference_mode():
             vectors = call()
         if device.type == "cuda":
             torch.cuda.synchronize(device)
@@ -112,8 +123,8 @@ class TorchRunner:
 
     def encode_ids(self, ids: Ids) -> Tensor:
         """Encode ids."""
-        torch.set_float32_matmul_precision(self.products)
-        return self.model.encode_ids(ids, batch_size=ENCODE_BATCH[self.device.type])
+        with _products(self.products):
+            return self.model.encode_ids(ids, batch_size=ENCODE_BATCH[self.device.type])
 
     def encode(self, texts: Sequence[str]) -> Tensor:
         """Encode texts."""
@@ -178,10 +189,9 @@ class PeerRunner:
 
     def encode(self, texts: Sequence[str]) -> Tensor:
         """Encode texts."""
-        torch.set_float32_matmul_precision("highest")
-        vectors: Tensor = self.model.encode(
-            list(texts), batch_size=self.batch_size, convert_to_tensor=True, show_progress_bar=False
-        )
+        options = {"batch_size": self.batch_size, "convert_to_tensor": True, "show_progress_bar": False}
+        with _products("highest"):
+            vectors: Tensor = self.model.encode(list(texts), **options)
         return vectors.float().cpu()
 
 

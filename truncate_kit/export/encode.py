@@ -23,9 +23,8 @@ from truncate_kit.core.results import Result
 from truncate_kit.core.settings import STEPS, check_number
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.data.tables import iter_texts
-from truncate_kit.export.graph import ends_normalized, graph_files
 from truncate_kit.export.record import check_bits
-from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.export.runtime import OnnxEncoder, graph_files
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.store import StoredRows, add_parts, encoder_digest
 
@@ -133,13 +132,6 @@ def encode_file(
         seconds=time.perf_counter() - begin,
         num_cut=cut,
     )
-
-
-def gives_unit_vectors(encoder: Encoder | OnnxEncoder) -> bool:
-    """Return whether vectors have length 1."""
-    if isinstance(encoder, Encoder):
-        return ends_normalized(encoder)
-    return encoder.report is not None and encoder.report.normalized
 
 
 def _counted(texts: Iterator[str], progress: Progress) -> tuple[int, str]:

@@ -1,6 +1,7 @@
 """Export a checked graph into a saved folder, and push folders to the hub; failures leave folders unchanged."""
 
 import contextlib
+import copy
 import tempfile
 from dataclasses import replace
 from importlib.metadata import version
@@ -12,7 +13,7 @@ import torch
 from huggingface_hub import HfApi, errors, metadata_load
 from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]  # public, but not declared so
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from yaml import YAMLError
 
 from truncate_kit.core.errors import (
@@ -25,34 +26,21 @@ from truncate_kit.core.errors import (
     require,
 )
 from truncate_kit.core.files import digest_of, local_path, name_without_folders, replacing
-from truncate_kit.core.hardware import GRAPH_FILES, PRECISIONS, Precision, Target, usable_cores, without_autocast
+from truncate_kit.core.hardware import (
+    EXPORT_RECORD,
+    GRAPH_FILES,
+    PRECISIONS,
+    Precision,
+    Target,
+    usable_cores,
+    without_autocast,
+)
 from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.core.workspace import ORIGIN_FILE, RESULT_FILES, model_digests, versions
 from truncate_kit.data.pairs import PairSet, index_texts
 from truncate_kit.data.seen import SEEN_FILE
 from truncate_kit.evaluation.graded import correlate, evaluate, pair_similarities
-from truncate_kit.export.graph import (
-    GRAPH_FILE,
-    INPUTS,
-    OUTPUT,
-    SCORE,
-    STATES,
-    Feeds,
-    Traced,
-    build_graph,
-    count_fused_nodes,
-    ends_normalized,
-    fold_constants,
-    fuse_embeddings,
-    save_graph,
-    set_mask,
-    store_half,
-    strip_notes,
-    to_half,
-    with_normalization,
-)
 from truncate_kit.export.record import (
-    REPORT_FILE,
     ExportReport,
     ExportSettings,
     check_record,
@@ -60,10 +48,19 @@ from truncate_kit.export.record import (
     read_exports,
     record_with,
 )
-from truncate_kit.export.runtime import OnnxEncoder, open_session
+from truncate_kit.export.runtime import (
+    INPUTS,
+    OUTPUT,
+    SCORE,
+    STATES,
+    Feeds,
+    OnnxEncoder,
+    gives_unit_vectors,
+    open_session,
+)
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, padded
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import load_by_any_runtime, save_encoder
+from truncate_kit.models.pipeline import Normalize, load_by_any_runtime, save_encoder
 from truncate_kit.models.store import encoder_digest, origin_of
 
 _EXPORTERS = ("onnx", "onnxscript")
@@ -122,11 +119,14 @@ def export_onnx(
 
 
 @without_autocast()
-def export_graph(encoder: Encoder, folder: Path, target: Target = "cpu") -> ExportReport:
-    """Replace `folder` by the checked float32 graph and its export.json; raise as `export_onnx`."""
+def export_graph(encoder: Encoder, folder: Path, target: Target = "cpu", *, fused: bool = True) -> ExportReport:
+    """Replace `folder` by the checked float32 graph and its export.json; raise as `export_onnx`.
+
+    fused: Fuse operators, which only ONNX Runtime's own providers run.
+    """
     with replacing(local_path(folder)) as place:
         place.mkdir()
-        return _export_into(encoder, encoder_digest(encoder), place, replace(_DEFAULTS, target=target))
+        return _export_into(encoder, encoder_digest(encoder), place, replace(_DEFAULTS, target=target), fused=fused)
 
 
 def _holds(folder: Path, digest: str) -> bool:
@@ -144,16 +144,20 @@ def _export_into(
     pairs: PairSet | None = None,
     search_pairs: PairSet | None = None,
     progress: Progress = silent,
+    *,
+    fused: bool = True,
 ) -> ExportReport:
     runtime, precision = require("onnxruntime", extra="cpu"), settings.precision
     require("onnxscript", extra="cpu")
     read_exports(folder)  # a damaged record must not be replaced
-    traced = with_normalization(encoder, settings.normalize)
+    from truncate_kit.export.graph import count_fused_nodes, save_graph
+
+    traced = _with_normalization(encoder, settings.normalize)
     beside = model_digests(folder)  # read now, in case the model is replaced during the export
-    graph, facts = _make(traced, settings, search_pairs, progress)
+    graph, facts = _make(traced, settings, search_pairs, progress, fused)
     path = folder / GRAPH_FILES[precision]
     # Both are written before the first is renamed: on a full disk the old graph keeps its record.
-    with replacing(folder / REPORT_FILE) as record, replacing(path) as file:
+    with replacing(folder / EXPORT_RECORD) as record, replacing(path) as file:
         data = save_graph(graph, file)
         files = [file, *([] if data is None else [data])]
         checks = check_graph(file, traced, precision=precision, progress=progress)
@@ -171,7 +175,7 @@ def _export_into(
             layers=encoder.depth,
             width=exported.width,
             pooling=encoder.pooling_name,
-            normalized=ends_normalized(traced),
+            normalized=gives_unit_vectors(traced),
             max_length=encoder.max_length,
             file=path.name,
             file_bytes=sum(part.stat().st_size for part in files),
@@ -194,30 +198,54 @@ def _export_into(
     return report
 
 
+def _with_normalization(encoder: Encoder, normalize: bool | None) -> Encoder:
+    """Copy the encoder, sharing weights; `normalize` adds or drops a final Normalize."""
+    tail = list(encoder.tail)
+    if normalize is not None and gives_unit_vectors(encoder):
+        tail.pop()
+    if normalize:
+        tail.append(Normalize())
+    changed = copy.copy(encoder)
+    changed._modules = {**encoder._modules, "tail": nn.Sequential(*tail)}
+    return changed
+
+
 def _make(
-    encoder: Encoder, settings: ExportSettings, search_pairs: PairSet | None, progress: Progress
+    encoder: Encoder, settings: ExportSettings, search_pairs: PairSet | None, progress: Progress, fused: bool
 ) -> tuple[Any, dict[str, Any]]:
     """Return the graph, and fields of the report."""
+    from truncate_kit.export.graph import (
+        build_graph,
+        count_fused_nodes,
+        fold_constants,
+        fuse_embeddings,
+        save_graph,
+        set_mask,
+        store_half,
+        strip_notes,
+        to_half,
+    )
+    from truncate_kit.export.int8 import search_layers
+
     progress("Exporting", 0, 1)
-    graph = build_graph(encoder, settings.target)
+    graph = build_graph(encoder, settings.target, fused=fused)
     progress("Exporting", 1, 1)
-    expected = encoder.depth if encoder.family.fused_attention else 0
-    fused = fused_attention(count_fused_nodes(graph))
-    if fused != expected:
-        raise failed_check(f"{fused} attentions are fused instead of {expected}")
+    expected = encoder.depth if fused and encoder.family.fused_attention else 0
+    found = fused_attention(count_fused_nodes(graph))
+    if found != expected:
+        raise failed_check(f"{found} attentions are fused instead of {expected}")
     facts: dict[str, Any] = {"mask": set_mask(graph, "lengths" if settings.target == "cuda" else "tokens")}
-    fuse_embeddings(graph, encoder.family, settings.precision)
+    if fused:
+        fuse_embeddings(graph, encoder.family, settings.precision)
     if settings.precision == "fp32":
         strip_notes(graph)
         return graph, facts
-    from truncate_kit.export.int8 import search_layers
-
     computed = fold_constants(graph)
     if settings.precision == "fp16":
         graph, facts["float32_islands"], facts["largest_half"] = to_half(graph, encoder.family, odd_inputs(encoder))
     elif search_pairs is not None and settings.precision == "int8":
         with tempfile.TemporaryDirectory(prefix="truncate-kit-int8-") as scratch:
-            exact = Path(scratch) / GRAPH_FILE
+            exact = Path(scratch) / GRAPH_FILES["fp32"]
             save_graph(graph, exact)
             check_graph(exact, encoder)  # the int8 graph has no limit
             graph, facts["quantization"] = search_layers(
@@ -245,26 +273,27 @@ def check_graph(
     limit, longest = PRECISIONS[precision].vector_limit, min(max(_LENGTHS), encoder.max_length)
     lengths = sorted({*(length for length in _LENGTHS if length < encoder.max_length), encoder.max_length})
     shapes = [(b, t) for t in lengths for b in _BATCHES if b == 1 or b * t**2 <= _MOST_SCORES]
-    batches = {f"batch {b}, length {t}": _random_batch(encoder, b, t) for b, t in shapes} | _odd_batches(encoder)
-    unit = 1.0 if ends_normalized(encoder) else None
-    cases = [(name, batch, batch, OUTPUT, unit) for name, batch in batches.items()]
+    cases = {f"batch {b}, length {t}": (OUTPUT, _random_batch(encoder, b, t)) for b, t in shapes}
+    cases |= {name: (OUTPUT, batch) for name, batch in _odd_batches(encoder).items()}
     if encoder.pools_tokens:  # for loaders that pool by themselves
-        batch = _random_batch(encoder, max(_BATCHES), min(_LENGTHS[1], encoder.max_length))
-        cases.append(("token states", batch, batch, STATES, None))
+        cases["token states"] = STATES, _random_batch(encoder, max(_BATCHES), min(_LENGTHS[1], encoder.max_length))
     for pairs in (1, 8) if encoder.heads is not None else ():
         batch = _random_batch(encoder, 2 * pairs, min(12, encoder.max_length))
         if pairs > 1:  # the last pair is one text twice
             for value in batch.values():
                 value[-1] = value[pairs - 1]
-        cases.append((f"score of {counted(pairs, 'pair')}", batch, batch, SCORE, 1.0))
-    alone = _random_batch(encoder, 1, max(1, longest // 2))  # padding must not change vectors
-    ids, mask = (torch.nn.functional.pad(alone[key], (0, longest - alone[key].shape[1])) for key in INPUTS)
-    cases.append(("padding", _batch(encoder, ids, mask), alone, OUTPUT, unit))
+        cases[f"score of {counted(pairs, 'pair')}"] = SCORE, batch
+    units = {OUTPUT: 1.0 if gives_unit_vectors(encoder) else None, SCORE: 1.0}
     checks = dict[str, float]()
-    for done, (name, batch, in_torch, output, largest) in enumerate(cases, start=1):
-        result, expected = _run(session, batch, name, output), _expected(encoder, in_torch, output)
-        checks[name] = _compare(name, result, expected, limit, largest)
+    for done, (name, (output, batch)) in enumerate(cases.items(), start=1):
+        result, expected = _run(session, batch, name, output), _expected(encoder, batch, output)
+        checks[name] = _compare(name, result, expected, limit, units.get(output))
         progress("Checking the graph", done, len(cases))
+    alone = _random_batch(encoder, 1, max(1, longest // 2))
+    ids, mask = (torch.nn.functional.pad(alone[key], (0, longest - alone[key].shape[1])) for key in INPUTS)
+    # Both in the graph: in int8, rounding differs from the encoder.
+    wide, narrow = (_run(session, batch, "padding", OUTPUT) for batch in (_batch(encoder, ids, mask), alone))
+    checks["padding"] = _compare("padding", wide, narrow, limit, units[OUTPUT])
     return checks
 
 
@@ -304,6 +333,8 @@ def _batch(encoder: Encoder, ids: Tensor, mask: Tensor) -> Batch:
 
 
 def _expected(encoder: Encoder, batch: Batch, output: str) -> NDArray[np.float32]:
+    from truncate_kit.export.graph import Traced
+
     batch = {key: value.to(encoder.device) for key, value in batch.items()}
     with torch.inference_mode(), evaluating(encoder):
         result = encoder(**batch) if output == OUTPUT else Traced(encoder)(**batch)[1]

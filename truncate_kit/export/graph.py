@@ -1,35 +1,35 @@
-"""Trace an encoder into an ONNX graph, fuse operators for ONNX Runtime, convert to float16, and save."""
+"""Trace an encoder into an ONNX graph, fuse operators for ONNX Runtime, convert to float16, and save.
 
-import copy
+Importing this module needs the extra `cpu`.
+"""
+
 import hashlib
 import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import onnx_ir as ir
+import onnxruntime
 import torch
 from numpy.typing import NDArray
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+from onnxscript import optimizer
 from torch import Tensor, nn
 
 from truncate_kit.core.errors import ModelError, cannot_write, errors_only, failed_check, first_line, require
-from truncate_kit.core.hardware import GRAPH_FILES, Precision, Target
+from truncate_kit.core.hardware import Precision, Target
+from truncate_kit.export.runtime import INPUTS, OUTPUT, SCORE, STATES, Feeds
 from truncate_kit.models.encoder import Encoder, forget_capturing
 from truncate_kit.models.families import Family
-from truncate_kit.models.pipeline import Normalize
 
 Array = NDArray[np.float32]
-Feeds = Mapping[str, NDArray[np.int64]]
 Watch = Callable[[Feeds], dict[str, NDArray[Any]]]
-INPUTS = ("input_ids", "attention_mask")
-OUTPUT = "sentence_embedding"
-SCORE = "score"  # of pairs
-STATES = "last_hidden_state"  # for loaders that pool by themselves
-GRAPH_FILE = GRAPH_FILES["fp32"]
 MICROSOFT = "com.microsoft"  # domain of ONNX Runtime's own operators
 EMBED_LIMIT = 1_900_000_000  # bytes: larger weights get their own file; protobuf ends at 2 GiB
 LENGTH = 7  # tokens of traced texts, at most
@@ -56,23 +56,6 @@ _CHOOSING = frozenset(("GatherND", "ReduceMax"))
 # Tracing
 
 
-def with_normalization(encoder: Encoder, normalize: bool | None) -> Encoder:
-    """Copy the encoder, sharing weights; `normalize` adds or drops a final Normalize."""
-    tail = list(encoder.tail)
-    if normalize is not None and ends_normalized(encoder):
-        tail.pop()
-    if normalize:
-        tail.append(Normalize())
-    changed = copy.copy(encoder)
-    changed._modules = {**encoder._modules, "tail": nn.Sequential(*tail)}
-    return changed
-
-
-def ends_normalized(encoder: Encoder) -> bool:
-    """Return whether vectors are scaled to length 1 at the end."""
-    return bool(len(encoder.tail)) and isinstance(encoder.tail[-1], Normalize)
-
-
 class Traced(nn.Module):
     """An encoder with a second output: token states, or scores (n // 2,) of text i with text i + n // 2."""
 
@@ -97,7 +80,6 @@ def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True)
 
     Raises `MissingExtraError`, and `ModelError` if tracing fails.
     """
-    require("onnxscript", extra="cpu")
     try:
         with _quiet(), _frozen(encoder), _constant_positions(encoder):
             model = _trace(encoder)
@@ -109,7 +91,7 @@ def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True)
             # Otherwise some weights are transposed in every run.
             _fold(model, lambda node: node.op_type == "Transpose")
             for value in (made for node in model.graph for made in node.outputs):
-                value.dtype = value.dtype or require("onnx_ir", extra="cpu").DataType.FLOAT  # fused norms set no type
+                value.dtype = value.dtype or ir.DataType.FLOAT  # fused norms set no type
     except Exception as error:  # the tracer raises anything
         raise ModelError(
             f"{encoder.name} cannot be traced: {type(error).__name__}: {first_line(error)}.",
@@ -129,9 +111,8 @@ def fold_constants(model: Any) -> set[str]:
 
 
 def _fold(model: Any, wanted: Callable[[Any], bool]) -> None:
-    folding = require("onnxscript.optimizer", extra="cpu").fold_constants
     with _quiet():
-        folding(model, should_fold=wanted, output_size_limit=sys.maxsize)
+        optimizer.fold_constants(model, should_fold=wanted, output_size_limit=sys.maxsize)
 
 
 def _trace(encoder: Encoder) -> Any:
@@ -191,7 +172,6 @@ def _quiet() -> Iterator[None]:
 
 def _split_skip_norms(model: Any) -> None:
     """Split SkipLayerNormalization: on the CPU it takes twice as long as its parts (benchmarks/encoding)."""
-    ir = require("onnx_ir", extra="cpu")
     for node in [node for node in model.graph if node.op_type == "SkipLayerNormalization"]:
         total, skip, scale, shift, *bias = node.inputs
         made = []
@@ -224,7 +204,6 @@ def set_mask(model: Any, form: Literal["tokens", "lengths"]) -> str:
     "tokens", the mask itself (b, t), suits the CPU. "lengths", its sums (b,), needs padding on the right, and lets CUDA
     use TensorRT's (SM 70 to 89) or cuDNN's (from SM 90, ONNX Runtime 1.30) fused kernels.
     """
-    ir = require("onnx_ir", extra="cpu")
     attentions = [node for node in model.graph if node.op_type == "Attention" and node.domain == MICROSOFT]
     if not attentions:
         return "unfused"
@@ -234,13 +213,13 @@ def set_mask(model: Any, form: Literal["tokens", "lengths"]) -> str:
         made.append(ir.node("ReduceSum", [mask, axis], attributes={"keepdims": 0}, name="mask_sum"))
         mask = made[0].outputs[0]
         mask.dtype = ir.DataType.INT64
-    made.append(_cast(ir, mask, ir.DataType.INT32, f"mask_{form}", mask.shape))
+    made.append(_cast(mask, ir.DataType.INT32, f"mask_{form}", mask.shape))
     model.graph.insert_before(attentions[0], made)
     for node in attentions:
         node.replace_input_with(_MASK_PLACE, made[-1].outputs[0])
         node.replace_input_with(_BIAS_PLACE, None)
         node.attributes.add(ir.AttrFloat32("mask_filter_value", float(np.finfo(np.float32).min)))
-    require("onnx_ir.passes.common", extra="cpu").RemoveUnusedNodesPass()(model)
+    RemoveUnusedNodesPass()(model)
     return form
 
 
@@ -256,7 +235,6 @@ def fuse_embeddings(model: Any, family: Family, precision: Precision) -> bool:
     if len(norms) != 1:
         return False
     (norm,), words = norms, tables[_WORDS]
-    ir = require("onnx_ir", extra="cpu")
     rows: NDArray[np.float32] = tables[_POSITIONS].const_value.numpy()
     if _TYPES in tables:
         rows = rows + tables[_TYPES].const_value.numpy()[0]
@@ -272,13 +250,13 @@ def fuse_embeddings(model: Any, family: Family, precision: Precision) -> bool:
         made = [length, places, total, ir.Node("", "LayerNormalization", inputs, kept, name=norm.name)]
     else:
         model.graph.opset_imports.setdefault(MICROSOFT, 1)
-        narrow = _cast(ir, ids, ir.DataType.INT32, "input_ids_int32", ids.shape)
+        narrow = _cast(ids, ir.DataType.INT32, "input_ids_int32", ids.shape)
         inputs = [narrow.outputs[0], None, words, positions, None, norm.inputs[1], norm.inputs[2]]
         kept = [norm.attributes["epsilon"]]
         made = [narrow, ir.Node(MICROSOFT, "EmbedLayerNormalization", inputs, kept, num_outputs=2, name="embeddings")]
         made[-1].outputs[1].dtype = ir.DataType.INT32
     ir.convenience.replace_nodes_and_values(model.graph, norm, [norm], made, norm.outputs[:1], made[-1].outputs[:1])
-    require("onnx_ir.passes.common", extra="cpu").RemoveUnusedNodesPass()(model)
+    RemoveUnusedNodesPass()(model)
     return True
 
 
@@ -287,7 +265,6 @@ def _input(model: Any, name: str) -> Any:
 
 
 def _constant(model: Any, name: str, array: NDArray[Any]) -> Any:
-    ir = require("onnx_ir", extra="cpu")
     value = ir.Value(name=name, const_value=ir.tensor(array))
     model.graph.register_initializer(value)
     return value
@@ -413,7 +390,6 @@ def _largest_value(model: Any, islands: set[str], inputs: Sequence[Feeds]) -> tu
 
 def _narrow(model: Any, wide: set[str]) -> None:
     """Convert to float16 in place, except the nodes in `wide`, inputs and outputs."""
-    ir = require("onnx_ir", extra="cpu")
     full, half = ir.DataType.FLOAT, ir.DataType.FLOAT16
     nodes = list(model.graph)
     for value in model.graph.initializers.values():
@@ -438,7 +414,7 @@ def _narrow(model: Any, wide: set[str]) -> None:
                 made = ir.Value(name=name, const_value=ir.tensor(_cut(value.const_value.numpy()), name=name))
                 model.graph.register_initializer(made)
             else:
-                cast = _cast(ir, value, kind, f"{name}_cast", value.shape)
+                cast = _cast(value, kind, f"{name}_cast", value.shape)
                 made = cast.outputs[0]
                 made.name = name
                 model.graph.insert_before(before, cast)
@@ -450,12 +426,12 @@ def _narrow(model: Any, wide: set[str]) -> None:
             if value in floats and (node.name in wide) == (value in small):
                 node.replace_input_with(place, as_type(value, full if node.name in wide else half, node))
         if node.name not in wide:
-            _narrow_attributes(ir, node)
+            _narrow_attributes(node)
     for value in small:
         value.dtype = half
     for place, value in enumerate(model.graph.outputs):
         if value in small:
-            cast = _cast(ir, value, full, f"{value.name}_cast", value.shape)
+            cast = _cast(value, full, f"{value.name}_cast", value.shape)
             cast.outputs[0].name, value.name = value.name, f"{value.name}_{half.name.lower()}"
             model.graph.append(cast)
             model.graph.outputs[place] = cast.outputs[0]
@@ -465,13 +441,12 @@ def _narrow(model: Any, wide: set[str]) -> None:
 
 def store_half(model: Any, names: Collection[str]) -> None:
     """Store large float32 constants as float16, in place; a session converts them back at load."""
-    ir = require("onnx_ir", extra="cpu")
     for name in sorted(names):  # sorted: the file is reproducible
         value = model.graph.initializers.get(name)
         if value is None or value.const_value.dtype != ir.DataType.FLOAT or value.const_value.size < _LARGE:
             continue
         stored = ir.Value(name=f"{name}_stored", const_value=ir.tensor(_cut(value.const_value.numpy())))
-        cast = _cast(ir, stored, ir.DataType.FLOAT, f"{name}_cast", value.shape)
+        cast = _cast(stored, ir.DataType.FLOAT, f"{name}_cast", value.shape)
         value.replace_all_uses_with(cast.outputs[0])
         del model.graph.initializers[name]
         cast.outputs[0].name = name
@@ -479,13 +454,13 @@ def store_half(model: Any, names: Collection[str]) -> None:
         model.graph.insert_before(next(iter(model.graph)), cast)
 
 
-def _cast(ir: Any, value: Any, kind: Any, name: str, shape: Any) -> Any:
+def _cast(value: Any, kind: Any, name: str, shape: Any) -> Any:
     cast = ir.node("Cast", [value], attributes={"to": kind.value}, name=name)
     cast.outputs[0].shape, cast.outputs[0].dtype = shape, kind
     return cast
 
 
-def _narrow_attributes(ir: Any, node: Any) -> None:
+def _narrow_attributes(node: Any) -> None:
     if node.op_type == "Cast" and node.attributes["to"].as_int() == ir.DataType.FLOAT.value:
         node.attributes["to"] = ir.AttrInt64("to", ir.DataType.FLOAT16.value)
     if node.op_type in ("Constant", "ConstantOfShape") and "value" in node.attributes:
@@ -508,7 +483,6 @@ def save_graph(model: Any, path: Path) -> Path | None:
 
     Raises `FileProblemError`.
     """
-    ir = require("onnx_ir", extra="cpu")
     weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
     data = None
     if sum(weight.nbytes for weight in weights) > EMBED_LIMIT:
@@ -533,30 +507,17 @@ def strip_notes(model: Any) -> None:
         value.metadata_props.clear()
 
 
-def graph_files(graph: Path) -> list[Path]:
-    """List the graph and its weight files."""
-    return [graph, *sorted(graph.parent.glob(f"{graph.name}*.data"))]
-
-
-def bytes_of_rows(graph: Path, rows: int) -> int:
-    """Return the bytes per row, summed over weights with `rows` rows (word embeddings)."""
-    ir = require("onnx_ir", extra="cpu")
-    weights = (value.const_value for value in ir.load(graph).graph.initializers.values())
-    return sum(weight.nbytes // rows for weight in weights if weight is not None and weight.shape[0:1] == (rows,))
-
-
 @contextmanager
 def watching(model: Any, names: Sequence[str]) -> Iterator[Watch]:
     """Yield a function that computes the named values from inputs, on the CPU."""
-    runtime = require("onnxruntime", extra="cpu")
     watched = model.clone()
     values = {value.name: value for node in watched.graph for value in node.outputs}
     watched.graph.outputs[:] = [values[name] for name in names]
-    options = runtime.SessionOptions()
+    options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     # Load from a file: protobuf ends at 2 GiB.
     with tempfile.TemporaryDirectory(prefix="truncate-kit-watch-") as scratch:
-        file = Path(scratch) / GRAPH_FILE
+        file = Path(scratch) / "watched.onnx"
         save_graph(watched, file)
-        session = runtime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
         yield lambda feeds: dict(zip(names, session.run(names, feeds), strict=True))

@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx_ir as ir
 import torch
 from numpy.typing import NDArray
+from onnx_ir.passes.common import RemoveUnusedNodesPass
 from torch import Tensor
 
-from truncate_kit.core.errors import DataError, failed_check, in_points, require
+from truncate_kit.core.errors import DataError, failed_check, in_points
 from truncate_kit.core.hardware import int8_instructions, multiplies_narrow
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.data.pairs import PairSet
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.export.graph import MICROSOFT, Array, Feeds, constant_weight, save_graph, watching
-from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.export.graph import MICROSOFT, Array, constant_weight, save_graph, watching
+from truncate_kit.export.runtime import Feeds, OnnxEncoder
 from truncate_kit.models.encoder import Encoder, padded
 
 # Zero point, 1 … 254, and divisors of channels, (in,); rows of weights are multiplied by these.
@@ -85,10 +87,9 @@ def quantize(
 
     reduce_range: 7-bit weights, for processors that add pairs of 8-bit products in 16 bits.
     """
-    ir = require("onnx_ir", extra="cpu")
     copy = model.clone()
     copy.opset_imports.setdefault(MICROSOFT, 1)
-    writer = _Writer(ir, copy.graph, 63 if reduce_range else 127, roundings or {})
+    writer = _Writer(copy.graph, 63 if reduce_range else 127, roundings or {})
     for node in list(copy.graph):
         weight = constant_weight(node)
         if weight is not None and node.name not in keep:
@@ -100,7 +101,7 @@ def quantize(
     for node in copy.graph:  # the tanh approximation's error is far below half a step
         if node.op_type == "BiasGelu" and node.outputs[0] in writer.bytes:
             node.op_type = "FastGelu"
-    require("onnx_ir.passes.common", extra="cpu").RemoveUnusedNodesPass()(copy)
+    RemoveUnusedNodesPass()(copy)
     return copy
 
 
@@ -114,14 +115,14 @@ def rounded(weight: Array, axis: int, limit: int) -> tuple[NDArray[np.int8], Arr
 class _Writer:
     """Replaces float nodes by int8 nodes; shared weights are rounded once."""
 
-    def __init__(self, ir: Any, graph: Any, limit: int, roundings: Mapping[str, Rounding]) -> None:
-        self.ir, self.graph, self.limit, self.roundings = ir, graph, limit, roundings
+    def __init__(self, graph: Any, limit: int, roundings: Mapping[str, Rounding]) -> None:
+        self.graph, self.limit, self.roundings = graph, limit, roundings
         self.bytes: dict[Any, tuple[Any, Any]] = {}  # by states: bytes, and token scales (…, 1)
         self._made: dict[str, Any] = {}
 
     def _initializer(self, name: str, array: NDArray[Any] | np.generic) -> Any:
         if name not in self._made:
-            self._made[name] = self.ir.Value(name=name, const_value=self.ir.tensor(array, name=name))
+            self._made[name] = ir.Value(name=name, const_value=ir.tensor(array, name=name))
             self.graph.register_initializer(self._made[name])
         return self._made[name]
 
@@ -140,18 +141,16 @@ class _Writer:
         padding, extra = (node.inputs[place] if len(node.inputs) > place else None for place in (3, 5))
         kept = [node.attributes[name] for name in _KEPT_ATTRIBUTES if name in node.attributes]
         inputs = [*parts, node.inputs[2], padding, extra]
-        return [*made, self.ir.Node(MICROSOFT, "MultiHeadAttention", inputs, kept, name=node.name)]
+        return [*made, ir.Node(MICROSOFT, "MultiHeadAttention", inputs, kept, name=node.name)]
 
     def embedding(self, node: Any, weight: Array) -> list[Any]:
         """Return embedding nodes with one scale per row: rare words have wide ranges."""
         source, ids = node.inputs[0].name, node.inputs[1]
         values, scale = rounded(weight, 1, 127)
-        rows = self.ir.node("Gather", [self._initializer(f"{source}_int8", values), ids], name=f"{node.name}_rows")
-        steps = self.ir.node("Gather", [self._initializer(f"{source}_scale", scale), ids], name=f"{node.name}_scale")
-        wide = self.ir.node(
-            "Cast", [rows.outputs[0]], attributes={"to": self.ir.DataType.FLOAT.value}, name=f"{node.name}_wide"
-        )
-        return [rows, steps, wide, self.ir.node("Mul", [wide.outputs[0], steps.outputs[0]], name=node.name)]
+        rows = ir.node("Gather", [self._initializer(f"{source}_int8", values), ids], name=f"{node.name}_rows")
+        steps = ir.node("Gather", [self._initializer(f"{source}_scale", scale), ids], name=f"{node.name}_scale")
+        wide = ir.node("Cast", [rows.outputs[0]], attributes={"to": ir.DataType.FLOAT.value}, name=f"{node.name}_wide")
+        return [rows, steps, wide, ir.node("Mul", [wide.outputs[0], steps.outputs[0]], name=node.name)]
 
     def _rounded_product(self, before: Any, states: Any, source: str, weight: Array, bias: Any, name: str) -> list[Any]:
         """Return nodes for states · weight + bias."""
@@ -169,16 +168,16 @@ class _Writer:
             self._initializer(f"{source}_scale", scale.reshape(-1)),
             self._initializer(f"zero_{zero}", np.uint8(zero)),
         ]
-        product = self.ir.Node(MICROSOFT, "MatMulIntegerToFloat", inputs, name=f"{name}_product")
-        made = [product, self.ir.node("Mul", [product.outputs[0], step], name=f"{name}_steps")]
+        product = ir.Node(MICROSOFT, "MatMulIntegerToFloat", inputs, name=f"{name}_product")
+        made = [product, ir.node("Mul", [product.outputs[0], step], name=f"{name}_steps")]
         if bias is not None:
-            made.append(self.ir.node("Add", [made[-1].outputs[0], bias], name=f"{name}_bias"))
+            made.append(ir.node("Add", [made[-1].outputs[0], bias], name=f"{name}_bias"))
         return made
 
     def _rounded_states(
         self, before: Any, states: Any, width: int, zero: int, divisor: Array | None
     ) -> tuple[Any, Any]:
-        name, ir, last = states.name, self.ir, self._initializer("last_axis", np.array([-1], np.int64))
+        name, last = states.name, self._initializer("last_axis", np.array([-1], np.int64))
         made: list[Any] = []
 
         def node(kind: str, inputs: Sequence[Any], **attributes: Any) -> Any:

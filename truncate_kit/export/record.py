@@ -22,7 +22,6 @@ from truncate_kit.core.results import Result, sealed, unsealed
 from truncate_kit.core.settings import MACHINE, RESULTS, Bounds, check_settings, setting
 from truncate_kit.core.workspace import is_weights, model_digests
 
-REPORT_FILE = EXPORT_RECORD
 _POINTS = Bounds(0, 200, whole=False)
 
 
@@ -101,7 +100,7 @@ def fused_attention(nodes: dict[str, int]) -> int:
 
 def read_exports(folder: Path) -> tuple[ExportReport, ...]:
     """Read export.json; empty if missing. Raises `ModelError` if it is damaged."""
-    path = folder / REPORT_FILE
+    path = folder / EXPORT_RECORD
     if not path.exists():
         return ()
     try:
@@ -128,7 +127,7 @@ def check_record(graph: Path) -> ExportReport:
     """Return the report on a graph. Raises `ModelError` without one, or if files differ from it."""
     report = next((row for row in read_exports(graph.parent) if row.file == graph.name), None)
     if report is None:
-        problem = f"{graph.parent / REPORT_FILE} has no record of {graph.name}: the graph was not checked."
+        problem = f"{graph.parent / EXPORT_RECORD} has no record of {graph.name}: the graph was not checked."
     elif (changed := _changed_file(graph.parent, report)) is not None:
         problem = f"{graph.parent / changed} has changed since {graph.name} was exported."
     else:

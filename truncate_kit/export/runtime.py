@@ -25,14 +25,18 @@ from truncate_kit.core.files import digest_of, local_path
 from truncate_kit.core.hardware import check_threads, in_halves, is_out_of_memory, select_device, usable_cores
 from truncate_kit.core.settings import BATCH, check_number, listed_texts
 from truncate_kit.core.vectors import Rows, paired_rows
-from truncate_kit.export.graph import INPUTS, OUTPUT, Feeds, graph_files
 from truncate_kit.export.record import ExportReport, check_runnable, find_graph
 from truncate_kit.models.encoder import Encoder, LayerHeads, TextReader, padded
 from truncate_kit.models.loading import load_encoder, load_reader, state_of
-from truncate_kit.models.pipeline import read_pipeline
+from truncate_kit.models.pipeline import Normalize, read_pipeline
 from truncate_kit.models.store import reader_parts, sha256_of
 
 RUNTIMES = ("torch", "onnx")
+INPUTS = ("input_ids", "attention_mask")
+OUTPUT = "sentence_embedding"
+SCORE = "score"  # of pairs
+STATES = "last_hidden_state"  # for loaders that pool by themselves
+Feeds = Mapping[str, NDArray[np.int64]]
 Vectors = NDArray[np.float32]
 # Tokens: states stay in one core's cache (benchmarks/encoding), or fill a GPU.
 _BATCH_TOKENS = {"cpu": 256, "cuda": 16_384}
@@ -162,6 +166,19 @@ def _bound(session: Any, feeds: Feeds, device: torch.device) -> tuple[Any, dict[
 
 
 # Encoders
+
+
+def graph_files(graph: Path) -> list[Path]:
+    """List the graph and its weight files."""
+    return [graph, *sorted(graph.parent.glob(f"{graph.name}*.data"))]
+
+
+def bytes_of_rows(graph: Path, rows: int) -> int:
+    """Return the bytes per row, summed over weights with `rows` rows (word embeddings)."""
+    import onnx_ir as ir
+
+    weights = (value.const_value for value in ir.load(graph).graph.initializers.values())
+    return sum(weight.nbytes // rows for weight in weights if weight is not None and weight.shape[0:1] == (rows,))
 
 
 class OnnxEncoder:
@@ -389,3 +406,10 @@ def load_text_encoder(
     if pooling is not None or max_length is not None:
         raise UsageError("The pooling and length of a graph are fixed.", hint="Leave out `pooling` and `max_length`.")
     return OnnxEncoder.load(name, precision=precision, threads=threads, device=device)
+
+
+def gives_unit_vectors(encoder: Encoder | OnnxEncoder) -> bool:
+    """Return whether vectors are scaled to length 1 at the end."""
+    if isinstance(encoder, OnnxEncoder):
+        return encoder.report is not None and encoder.report.normalized
+    return bool(len(encoder.tail)) and isinstance(encoder.tail[-1], Normalize)

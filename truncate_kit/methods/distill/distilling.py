@@ -28,9 +28,8 @@ from truncate_kit.data.pairs import PairSplits, splits_for
 from truncate_kit.data.retrieval import RetrievalSet
 from truncate_kit.data.seen import NO_KEYS, Keys, keys_of, merged, query_keys, without_seen
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.export.graph import bytes_of_rows, graph_files
 from truncate_kit.export.record import ExportSettings
-from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.export.runtime import OnnxEncoder, bytes_of_rows, graph_files
 from truncate_kit.methods.distill.learning import (
     EVALUATIONS,
     LOST,
