@@ -11,7 +11,7 @@ from truncate_kit.bench.result import BenchReport
 from truncate_kit.core.hardware import bf16_instructions
 
 FEW = {
-    "device": "cpu", "width": "32", "layers": "2", "models": "bert-base", "cuts": "6", "lengths": "8",
+    "device": "cpu", "width": "32", "layers": "1", "models": "bert-base", "cuts": "6", "lengths": "8",
     "batch-sizes": "1,2", "texts": "8", "repeats": "1", "backends": "torch-fp32,st-fp32,onnx-fp32",
 }  # fmt: skip
 

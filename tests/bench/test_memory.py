@@ -6,10 +6,10 @@ import weakref
 import torch
 from transformers import BertConfig
 
-from truncate_kit.bench.memory import peak_memory
+from truncate_kit.bench.memory import measure_here, peak_memory
 from truncate_kit.bench.result import BACKENDS
 from truncate_kit.bench.runners import PeerRunner
-from truncate_kit.export.graph import GRAPH_FILE, build_graph, save_graph
+from truncate_kit.export.graph import build_graph, save_graph
 from truncate_kit.models.loading import load_encoder, random_encoder
 
 _MEBI = 2**20
@@ -26,12 +26,12 @@ def test_the_weights_are_in_the_peak_and_onnx_needs_no_torch(tiny_folder, tmp_pa
     def peak_of_graph(mebibytes):
         words = mebibytes * _MEBI // (4 * 16)
         sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-        save_graph(build_graph(random_encoder(BertConfig(vocab_size=words, **sizes))), tmp_path / GRAPH_FILE)
-        return peak_memory(_request(tmp_path, tmp_path / GRAPH_FILE, "onnx-fp32"))
+        save_graph(build_graph(random_encoder(BertConfig(vocab_size=words, **sizes))), tmp_path / "model.onnx")
+        return peak_memory(_request(tmp_path, tmp_path / "model.onnx", "onnx-fp32"))
 
     small = peak_of_graph(1)
     assert peak_of_graph(65) - small > 48 * _MEBI
-    assert peak_memory(_request(tiny_folder("bert"), None, "torch-fp32")) - small > 100 * _MEBI
+    assert measure_here(_request(tiny_folder("bert"), None, "torch-fp32")) - small > 100 * _MEBI
 
 
 def test_a_rivals_call_does_not_hold_our_own_model(tiny_folder):
@@ -46,6 +46,6 @@ def test_a_rivals_call_does_not_hold_our_own_model(tiny_folder):
 
 
 def test_what_goes_wrong_in_the_process_comes_back_as_a_sentence(tmp_path):
-    problem = peak_memory(_request(tmp_path, tmp_path / GRAPH_FILE, "onnx-fp32"))
+    problem = peak_memory(_request(tmp_path, tmp_path / "model.onnx", "onnx-fp32"))
     assert isinstance(problem, str)
     assert "model.onnx" in problem

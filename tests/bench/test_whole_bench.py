@@ -4,6 +4,7 @@ import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import onnx
 import pytest
@@ -79,13 +80,11 @@ def said(report):
 def test_every_contestant_is_timed_in_every_scenario(report, duo):
     contestants = {(role, backend) for role in ("lean", "full") for backend in BACKENDS}
     assert {(row.role, row.backend) for row in report.measured()} == contestants
-    expected = {("one sentence", None, None), ("real set", None, None)}
-    expected |= {("latency", 1, 4), ("latency", 1, 9), ("throughput", 3, 4), ("throughput", 3, 9)}
+    expected = {("one sentence", None, None): 20, ("real set", None, None): 2}
+    expected |= {("latency", 1, 4): 20, ("latency", 1, 9): 20, ("throughput", 3, 4): 2, ("throughput", 3, 9): 2}
     for key in contestants:
         rows = [row for row in report.timings if (row.role, row.backend) == key]
-        assert {(row.scenario, row.batch_size, row.length) for row in rows} == expected
-        calls = {row.scenario: len(row.seconds) for row in rows}
-        assert calls == {"one sentence": 20, "latency": 20, "throughput": 2, "real set": 2}
+        assert {(row.scenario, row.batch_size, row.length): len(row.seconds) for row in rows} == expected
     distinct = list(dict.fromkeys(TEXTS))
     row = report.timing("lean", "onnx-fp32", "real set")
     assert row.sentences == len(distinct) == report.num_texts
@@ -209,16 +208,9 @@ def test_peak_memory_is_measured(duo):
     assert all(row.peak_bytes > 2**20 for row in rows)
 
 
-def _failing(error):
-    def fail(*_):
-        raise error
-
-    return fail
-
-
 def test_a_runtime_that_fails_leaves_the_others_their_figures(duo, monkeypatch):
     failure = "ONNX Runtime fp32 failed: CUDA error 700"
-    monkeypatch.setattr(OnnxEncoder, "encode", _failing(RuntimeError("CUDA error 700\nat line 3")))
+    monkeypatch.setattr(OnnxEncoder, "encode", Mock(side_effect=RuntimeError("CUDA error 700\nat line 3")))
     result = bench(duo / "lean", texts=TEXTS, **ONCE)
     assert [row.absent for row in result.contestants] == [None, f"at one sentence: {failure}"]
     scenarios = {name: {row.scenario for row in result.timings if row.backend == name} for name in BACKENDS}
@@ -228,9 +220,9 @@ def test_a_runtime_that_fails_leaves_the_others_their_figures(duo, monkeypatch):
     assert [row.absent for row in scored.contestants] == [None, f"while scoring: {failure}"]
     with pytest.raises(UsageError, match="No runtime could be measured: ONNX Runtime fp32: at one sentence"):
         bench(duo / "lean", texts=TEXTS, **ONCE | {"backends": ["onnx-fp32"]})
-    monkeypatch.setattr(OnnxEncoder, "prepare", _failing(RuntimeError("CUDA error 700")))
+    monkeypatch.setattr(OnnxEncoder, "prepare", Mock(side_effect=RuntimeError("CUDA error 700")))
     assert [row.absent for row in bench(duo / "lean", **ONCE).contestants] == [None, failure]
-    monkeypatch.setattr(OnnxEncoder, "prepare", _failing(ModelError("It is damaged.", hint="Export it again.")))
+    monkeypatch.setattr(OnnxEncoder, "prepare", Mock(side_effect=ModelError("It is damaged.", hint="Export it again.")))
     with pytest.raises(ModelError, match="damaged"):
         bench(duo / "lean", **ONCE)
 
@@ -257,6 +249,7 @@ def test_a_graph_is_made_for_the_device_and_the_runtime(duo, tmp_path):
     bare = save_encoder(load_encoder(duo / "lean"), tmp_path / "bare")
     paths = [Subject("lean", bare, tmp_path / target, kept, target=target).graph(backend) for target in ("cpu", "cuda")]
     assert [check_record(path).target for path in paths] == ["cpu", "cuda"]
+    assert {file.name for path in paths for file in path.parent.iterdir()} == {"export.json", "model.onnx"}
     other = Subject("lean", bare, tmp_path / "other", kept)
     assert other.graph(backend) == paths[0]  # kept for the next bench
     graph = other.graph(BACKENDS_KNOWN["tensorrt-fp16"])
@@ -291,15 +284,7 @@ def test_the_cpu_leaves_out_what_compiles_unless_asked():
     assert len(select_backends(["all"], gpu)) == len(BACKENDS_KNOWN)
 
 
-@pytest.mark.parametrize(
-    ("options", "match"),
-    [
-        ({"backends": ["tensorrt"]}, "no backend 'tensorrt'"),
-        ({"repeats": 0}, "`repeats` 0 is out of range"),
-        ({"batch_sizes": (1, 0)}, "`batch_sizes` 0 is out of range"),
-        ({"lengths": (500,)}, "A length of 500 tokens does not fit"),
-    ],
-)
-def test_options_that_make_no_sense(duo, options, match):
-    with pytest.raises(UsageError, match=match):
+@pytest.mark.parametrize("options", [{"backends": ["tensorrt"]}, {"lengths": (500,)}])
+def test_an_unknown_backend_and_a_length_beyond_the_model_are_refused(duo, options):
+    with pytest.raises(UsageError, match=r"no backend 'tensorrt'|A length of 500 tokens does not fit"):
         bench(duo / "lean", **options)

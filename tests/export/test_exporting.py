@@ -18,13 +18,12 @@ from tests.support.traces import traced_anew
 from truncate_kit.core.errors import DataError, ModelError
 from truncate_kit.data.pairs import PairSet, TextPair
 from truncate_kit.export import graph as tracing
-from truncate_kit.export.exporting import check_graph, check_score, export_graph, export_onnx
+from truncate_kit.export.exporting import check_graph, check_score, export_onnx
 from truncate_kit.export.graph import build_graph, save_graph
 from truncate_kit.export.record import ExportSettings, check_record, read_exports
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import Normalize, save_encoder
-from truncate_kit.models.store import encoder_digest
 from truncate_kit.models.truncation import truncate
 
 TEXTS = ["the cat sat on the mat", "a red dog ran", "the big tree", "a small blue dog sat under the tree", "not a cat"]
@@ -123,13 +122,6 @@ def test_a_model_that_is_replaced_while_its_graph_is_made_does_not_get_that_grap
     export_onnx(load_encoder(folder), folder, progress=replace_model)
     with pytest.raises(ModelError, match=r"model\.safetensors has changed since"):
         check_record(folder / "model.onnx")
-
-
-def test_a_graph_alone(encoder, tmp_path):
-    report = export_graph(encoder, tmp_path / "graphs/one")
-    assert sorted(path.name for path in (tmp_path / "graphs/one").iterdir()) == ["export.json", "model.onnx"]
-    assert check_record(tmp_path / "graphs/one/model.onnx") == report
-    assert report.encoder == encoder_digest(encoder)
 
 
 def test_weights_that_are_not_numbers_leave_nothing_behind(encoder, folder, tmp_path):
