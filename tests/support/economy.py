@@ -5,6 +5,7 @@ import functools
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing.context import ForkServerContext
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from truncate_kit.report.view import Plot
 
 # A PNG of one white pixel.
 PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg==")
+PRELOADED = "tests.support.preloaded"
 
 
 def _unless_without_memory(reset: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -71,6 +73,7 @@ def economical(folder: Path) -> Iterator[None]:
     - Figures, and charts of pages, are plotted, but drawn only where a test asks for it (`drawing`): each takes an
       eighth of a second.
     - transformers reports errors only, so that silencing it, at each load, changes nothing.
+    - The server that forks workers has imported what all of them need.
     - The commands are read from their functions once, as in a process of a user.
     """
     logging.set_verbosity_error()
@@ -86,5 +89,7 @@ def economical(folder: Path) -> Iterator[None]:
             patch.setattr(module, "usable_cores", lambda: 1)
         for kind in (torch.nn.Linear, torch.nn.Embedding):
             patch.setattr(kind, "reset_parameters", _unless_without_memory(kind.reset_parameters))
+        preload = ForkServerContext.set_forkserver_preload
+        patch.setattr(ForkServerContext, "set_forkserver_preload", lambda self, _: preload(self, [PRELOADED]))
         patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         yield
