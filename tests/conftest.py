@@ -148,7 +148,7 @@ def two_processes() -> Iterator["Processes"]:
 # What starts a process that imports everything, a cluster, or one process after the other.
 _STARTING = {"Program", "RayCluster", "in_two_processes", "killed"}
 # Single tests of half a minute: the other worker would wait for one that began last.
-_LONG = {"test_guides.py", "test_notebook.py"}
+_LONG = {"test_guides.py"}
 # What one worker makes for all: another one that wants it meanwhile would wait.
 _MADE_ONCE = {"minilm_export", "minilm_graph", "minilm_vectors"}
 
