@@ -56,7 +56,7 @@ def test_the_threshold_is_the_best_of_all():
 def test_the_test_set_gets_the_threshold_of_dev(tiny_folder):
     encoder, data = load_encoder(tiny_folder("bert")), labelled_splits()
     _, dev, test = LabelledTask(encoder, data, "paraphrase").trial(encoder, 0)
-    threshold = best_threshold(dev.cosines(encoder.encode_ids(dev.texts())), data.dev.scores())
+    threshold = best_threshold(dev.outcomes(encoder.encode_ids(dev.texts())), data.dev.scores())
 
     def cosines(pairs):
         first, second = encoder.vectors([p.first for p in pairs]), encoder.vectors([p.second for p in pairs])

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.core.settings import WEIGHT, Bounds, check_number
-from truncate_kit.core.vectors import DRAWS, Counts, draw_counts, interval, rank_correlations, tied
+from truncate_kit.core.vectors import DRAWS, draw_counts, interval, rank_correlations, tied
 from truncate_kit.data.pairs import PairSet, PairSplits, index_texts, splits_for
 from truncate_kit.evaluation.graded import MEASURES, correlate, measure_of, measure_of_lengths, pair_similarities
 from truncate_kit.models.encoder import (
@@ -328,22 +328,23 @@ class PairEvaluator(Evaluator):
         sample._targets = [self._targets[place] for place in drawn]
         return sample
 
-    def cosines(self, vectors: Tensor) -> list[float]:
-        """Return the cosine of each pair."""
-        return pair_similarities(vectors, self._places)
-
     def resampled(self, vectors: Tensor) -> tuple[float, ...]:
         """Score `DRAWS` bootstrap resamples, the same for every encoder."""
-        counts = draw_counts(len(self._targets), DRAWS)
-        return tuple(round(score, 3) for score in self.score_each(self.outcomes(vectors), counts))
+        counts, scored, true = draw_counts(len(self._targets), DRAWS), self.outcomes(vectors), np.array(self._targets)
+        if self.ranks:
+            scores = (100 * np.nan_to_num(rank_correlations(tied(scored), self._targets, counts))).tolist()
+        else:
+            drawn = ((np.repeat(scored, row).tolist(), true.repeat(row).tolist()) for row in counts)
+            scores = [self.score_outcomes(*sample)[0] for sample in drawn]
+        return tuple(round(score, 3) for score in scores)
 
     def interval_of(self, vectors: Tensor) -> tuple[float, float]:
         """Return the 95 % interval."""
         return interval(self.resampled(vectors))
 
     def outcomes(self, vectors: Tensor) -> list[float]:
-        """Return the scored value of each pair."""
-        return self.cosines(vectors)
+        """Return the scored value of each pair, by default its cosine."""
+        return pair_similarities(vectors, self._places)
 
     def score_of(self, vectors: Tensor) -> Scores:
         """Score vectors (n, d) of `texts()`."""
@@ -355,14 +356,6 @@ class PairEvaluator(Evaluator):
             return 0.0, None
         evaluation = correlate(outcomes, targets)
         return evaluation.spearman, evaluation.pearson
-
-    def score_each(self, outcomes: list[float], counts: Counts) -> list[float]:
-        """Return each resample's main score, 0 if constant; counts: (resamples, pairs)."""
-        if self.ranks:
-            correlations = rank_correlations(tied(outcomes), self._targets, counts)
-            return [100 * score for score in np.nan_to_num(correlations).tolist()]
-        scored, true = np.array(outcomes), np.array(self._targets)
-        return [self.score_outcomes(scored.repeat(row).tolist(), true.repeat(row).tolist())[0] for row in counts]
 
 
 class ParaphraseEvaluator(PairEvaluator):
@@ -378,12 +371,13 @@ class ParaphraseEvaluator(PairEvaluator):
         """Return F1 × 100 at the best threshold on dev."""
         if self._dev is None:
             return super().score(encoder)
-        cosines, on_dev = (held.cosines(encoder.encode_ids(held.texts())) for held in (self, self._dev))
-        return _paraphrase_f1(cosines, self._targets, best_threshold(on_dev, self._dev._targets)), None
+        cosines, on_dev = (held.outcomes(encoder.encode_ids(held.texts())) for held in (self, self._dev))
+        return self.score_outcomes(cosines, self._targets, best_threshold(on_dev, self._dev._targets))
 
-    def score_outcomes(self, outcomes: list[float], targets: list[float]) -> Scores:
-        """Return F1 × 100 at the best threshold on these pairs."""
-        return _paraphrase_f1(outcomes, targets, best_threshold(outcomes, targets)), None
+    def score_outcomes(self, outcomes: list[float], targets: list[float], threshold: float | None = None) -> Scores:
+        """Return F1 × 100 at a threshold, by default the best on these pairs."""
+        least = best_threshold(outcomes, targets) if threshold is None else threshold
+        return 100 * f1([float(cosine >= least) for cosine in outcomes], targets, 1.0), None
 
 
 class ClassEvaluator(PairEvaluator):
@@ -407,10 +401,6 @@ class ClassEvaluator(PairEvaluator):
     def score_outcomes(self, outcomes: list[float], targets: list[float]) -> Scores:
         """Return macro F1 × 100."""
         return 100 * fmean(f1(outcomes, targets, float(place)) for place in range(self._num_classes)), None
-
-
-def _paraphrase_f1(cosines: list[float], targets: list[float], threshold: float) -> float:
-    return 100 * f1([float(cosine >= threshold) for cosine in cosines], targets, 1.0)
 
 
 def f1(predicted: Sequence[float], true: Sequence[float], positive: float) -> float:

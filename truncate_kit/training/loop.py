@@ -10,7 +10,6 @@ import pickle
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -39,12 +38,11 @@ CHECKPOINT_SECONDS = 30.0  # between checkpoints within an epoch
 SEED_STRIDE = 1_000_003  # offset between processes, so that dropout differs
 
 
-@dataclass(frozen=True, slots=True)
 class Group:
-    """Processes of one run; with one process, methods return their argument."""
+    """Processes of one run: this one's number `rank`, of `size`. With one process, methods return their argument."""
 
-    rank: int = 0  # number of this process
-    size: int = 1  # number of processes
+    def __init__(self, rank: int = 0, size: int = 1) -> None:
+        self.rank, self.size = rank, size
 
     @property
     def leads(self) -> bool:

@@ -12,8 +12,8 @@ from truncate_kit.core.errors import DataError, ModelError
 from truncate_kit.methods.bert_lc.search import (
     STEP,
     BestSubsets,
+    PairStates,
     RankCorrelation,
-    StatePairs,
     count_subsets,
     largest_size,
     layers_in,
@@ -103,7 +103,7 @@ def test_maximum_and_head_on_two_parts_of_the_pairs(up_to):
         return torch.tanh(mean_over(chosen) @ weight.T + bias)
 
     for pooler, vectors in ((None, max_over), (head, through_head)):
-        pairs = StatePairs(states, first, second, pooler)
+        pairs = PairStates(states, first, second, pooler)
         ranks = [RankCorrelation([targets[place] for place in part]) for part in parts]
         found = search_states(pairs, list(zip(parts, ranks, strict=True)), up_to=up_to)
         for best_subsets, part in zip(found, parts, strict=True):

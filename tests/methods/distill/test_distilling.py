@@ -130,7 +130,7 @@ def test_labels_give_an_interval_of_their_own(full, texts):
     dev = replace(load_pairs(BUNDLED).dev, pairs=load_pairs(BUNDLED).dev.pairs[:60])
     evaluator = PairEvaluator(full, dev)
     vectors = full.encode_ids(evaluator.texts())
-    said, true = np.array(evaluator.cosines(vectors)), np.array(dev.scores())
+    said, true = np.array(evaluator.outcomes(vectors)), np.array(dev.scores())
     drawn = np.random.default_rng(1).integers(0, 60, (2000, 60))
     wanted = np.quantile([100 * spearmanr(said[row], true[row]).statistic for row in drawn], (0.025, 0.975))
     assert evaluator.interval_of(vectors) == pytest.approx(wanted, abs=4)  # 200 draws there

@@ -21,9 +21,9 @@ from truncate_kit.methods.bert_lc.search import (
     BestSubsets,
     Floats,
     PairGrams,
+    PairStates,
     RankCorrelation,
     Ranked,
-    StatePairs,
     count_subsets,
     largest_size,
     layers_in,
@@ -164,7 +164,7 @@ def _plan(layers: int, settings: CombineSettings) -> tuple[str, int]:
 
 def _read(
     encoder: Encoder, pairs: PairSet, settings: CombineSettings, head: Dense | None, progress: Progress
-) -> tuple[PairGrams | StatePairs, Floats]:
+) -> tuple[PairGrams | PairStates, Floats]:
     """Return the scorer of pairs, and last-layer CLS cosines (1 or 2, n), plain and through the pooler."""
     first_tokens: list[Floats] = []
 
@@ -183,7 +183,7 @@ def _read(
         return states, first, second
 
     if not settings.has_grams:
-        scorer = StatePairs(*read(pairs.pairs), head if settings.head else None)
+        scorer = PairStates(*read(pairs.pairs), head if settings.head else None)
         return scorer, first_tokens[0]
     windows = [pairs.pairs[start : start + _WINDOW] for start in range(0, len(pairs), _WINDOW)]
     forms = [pair_grams(*read(window), threads=torch.get_num_threads()).forms for window in windows]
@@ -191,7 +191,7 @@ def _read(
 
 
 def _search(
-    scorer: PairGrams | StatePairs,
+    scorer: PairGrams | PairStates,
     sides: Sequence[Side],
     settings: CombineSettings,
     method: str,
@@ -200,7 +200,7 @@ def _search(
     progress: Progress,
 ) -> list[BestSubsets]:
     """Return the best combinations on dev for each split."""
-    if isinstance(scorer, StatePairs):
+    if isinstance(scorer, PairStates):
         union = sorted({place for places, _ in sides for place in places})
         parts = [(np.searchsorted(union, places).tolist(), ranks) for places, ranks in sides]
         return search_states(scorer.select(union), parts, up_to=up_to, progress=progress)
@@ -218,7 +218,7 @@ def _points(side: Side, cosines: Floats) -> float | None:
 
 
 def _split_report(
-    scorer: PairGrams | StatePairs,
+    scorer: PairGrams | PairStates,
     first_tokens: Floats,
     seed: int,
     division: tuple[Side, Side],

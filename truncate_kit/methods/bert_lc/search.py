@@ -337,7 +337,7 @@ def search_beam(
     return best_subsets
 
 
-class StatePairs:
+class PairStates:
     """Pairs of `states` (L', texts, d) for combinations without a Gram form: maximum, or mean through `head`."""
 
     def __init__(self, states: Tensor, first: Sequence[int], second: Sequence[int], head: Dense | None = None) -> None:
@@ -379,7 +379,7 @@ class StatePairs:
 
 
 def search_states(
-    pairs: StatePairs,
+    pairs: PairStates,
     parts: Sequence[tuple[Sequence[int], RankCorrelation]],
     *,
     up_to: int,

@@ -157,8 +157,8 @@ class FrozenReport(Result):
     @property
     def chosen(self) -> FrozenTrial:
         """Return the saved trial."""
-        seeds = self.groups[self.chosen_step, self.chosen_layer]
-        return next(trial for trial in seeds if trial.seed == self.chosen_seed)
+        chosen = self.chosen_step, self.chosen_layer, self.chosen_seed
+        return next(trial for trial in self.trials if (trial.step, trial.layer, trial.seed) == chosen)
 
     @property
     def steps(self) -> dict[str, tuple[int, ...]]:
