@@ -75,14 +75,10 @@ def test_raw_text_by_dropout_with_the_pooler_removed(tiny_folder, files, tmp_pat
     out.mkdir()
     for name in ("attention.json", "attention.png"):  # of a model that had attention
         (out / name).write_text("{}")
-    asked = ("--objective", "dropout", "--texts", files / "raw.txt", "--remove-pooler", "--json")
+    asked = ("--objective", "dropout", "--texts", files / "raw.txt", "--remove-pooler", "--dropout", "0.1", "--json")
     result = json.loads(run(capsys, "contrast", tiny_folder("electra"), *asked, *options(files, out)))
     assert result["rows"] == "Training: raw.txt (4 distinct texts)."
+    assert result["settings"]["dropout"] == 0.1
     assert load_encoder(out / "lean").pooling_name == "cls"
     assert not list(out.glob("attention.*"))
     SentenceTransformer(str(out / "lean"), device="cpu")
-
-
-def test_a_model_without_dropout_gets_some(files, tmp_path, capsys):
-    asked = ("contrast", "mini-bert", "--objective", "dropout", "--texts", files / "raw.txt", *options(files, tmp_path))
-    assert json.loads(run(capsys, *asked, "--dropout", "0.1", "--json"))["settings"]["dropout"] == 0.1

@@ -45,8 +45,10 @@ def autocast():
     return torch.autocast("cpu", dtype=torch.bfloat16)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode, autocast])
+@pytest.mark.parametrize(
+    ("context", "precision"),
+    [(torch.no_grad, "fp32"), (torch.inference_mode, "fp32"), (autocast, "fp32"), (autocast, "bf16")],
+)
 def test_what_the_caller_has_switched_on_does_not_reach_it(train, alone, context, precision):
     if precision == "bf16" and bf16_instructions(torch.device("cpu")) is None:
         pytest.skip("bf16 is emulated on this processor")

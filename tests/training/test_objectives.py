@@ -4,15 +4,13 @@ import dataclasses
 
 import pytest
 import torch
-from transformers import BertConfig
 
-from tests.support.families import TINY_CONFIGS, make_tiny
 from tests.support.pairs import labelled_splits, word_splits
 from tests.support.training import SETTINGS
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.data.triplets import TripletSet, raw_texts
 from truncate_kit.methods.contrast.run import finetune_contrastive, poolable_encoder
-from truncate_kit.methods.contrast.settings import ContrastiveSettings
+from truncate_kit.methods.contrast.settings import ContrastiveSettings, default_budget
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
@@ -103,20 +101,20 @@ def contrast_row(monkeypatch):
     return added
 
 
-@pytest.mark.parametrize("width", [16, 768])
-def test_a_new_row_of_contrast_is_trained_and_written_on_the_card(contrast_row, width, tmp_path, monkeypatch):
-    wide = TINY_CONFIGS["bert"].to_diff_dict() | {"hidden_size": width, "num_hidden_layers": 1}
-    monkeypatch.setitem(TINY_CONFIGS, "bert", BertConfig(**wide))
-    encoder, data = load_encoder(make_tiny("bert", tmp_path / "full")), word_splits()
+def test_a_new_row_of_contrast_is_trained_and_written_on_the_card(contrast_row, tiny_folder, tmp_path):
+    encoder, data = load_encoder(tiny_folder("bert")), word_splits()
     rows = TripletSet(name="near", rows=tuple((pair.first, pair.second) for pair in data.train), note="Near: all.")
     settings = ContrastiveSettings(objective="close", pooling="cls", epochs=1, seeds=(0,), temperature=0.1)
     result = finetune_contrastive(encoder, rows, data, out=tmp_path / "out", settings=settings)
-    rate = scaled_learning_rate(width)
+    for width in (16, 768):
+        rate = scaled_learning_rate(width)
+        assert default_budget("close", "bert", width) == (rate, rate, contrast_row.batch_size)
+    rate = scaled_learning_rate(16)
     assert (result.epochs, result.batch_size, result.learning_rate) == (1, contrast_row.batch_size, rate)
     assert contrast_row.card in (tmp_path / "out/lean/README.md").read_text()
     again = poolable_encoder(encoder, settings, seed=0)
     columns = [again.token_ids([getattr(pair, side) for pair in data.train]) for side in ("first", "second")]
-    examples, training = CloseTexts(columns), settings.training("bert", width)
+    examples, training = CloseTexts(columns), settings.training("bert", 16)
     TrainingRun(again, examples, PairEvaluator(again, data.dev), training, seed=0, evaluate_every=100).train()
     found = load_encoder(tmp_path / "out/lean").vectors(data.texts()[:5])
     torch.testing.assert_close(found, again.vectors(data.texts()[:5]))

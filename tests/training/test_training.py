@@ -75,7 +75,7 @@ def test_one_step_equals_plain_adamw(tiny_folder, pairs):
         torch.testing.assert_close(ours, theirs, atol=2e-5, rtol=1e-3, msg=lambda text, name=name: f"{name}: {text}")
 
 
-@pytest.mark.parametrize("name", ["bert", "roberta", "deberta-v3", "gpt2"])
+@pytest.mark.parametrize("name", ["roberta", "deberta-v3", "gpt2"])
 def test_compact_vocabulary_changes_nothing_but_the_cost(name, tiny_folder, pairs):
     with_all, _ = trained(tiny_folder(name), pairs, TrainingSettings(**_values(compact_vocabulary=False)))
     compact, _ = trained(tiny_folder(name), pairs, SETTINGS)
@@ -93,14 +93,6 @@ def test_compact_vocabulary_changes_nothing_but_the_cost(name, tiny_folder, pair
 
 def _values(**changes):
     return SETTINGS.to_dict() | changes
-
-
-def test_same_seed_same_result_and_another_seed_another(tiny_folder, pairs):
-    one, _ = trained(tiny_folder("bert"), pairs, SETTINGS, seed=3)
-    again, _ = trained(tiny_folder("bert"), pairs, SETTINGS, seed=3)
-    other, _ = trained(tiny_folder("bert"), pairs, SETTINGS, seed=4)
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), again.parameters(), strict=True))
-    assert not all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
 
 
 def test_a_stop_loses_at_most_the_running_epoch(tiny_folder, pairs, tmp_path):
