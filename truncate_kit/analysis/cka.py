@@ -6,7 +6,8 @@ m, p their remaining means:
     ⟨K, L⟩  = ‖Σ z wᵀ − n m pᵀ‖²     (K, L: centred Gram matrices)
     k · l   = Σ |z − m|² |w − p|²     (k, l: their diagonals)
 
-The unbiased HSIC follows from these sums, Σ k and Σ l, because centred Gram matrices have zero row sums.
+The unbiased HSIC follows from these sums, Σ k and Σ l, because centred Gram matrices have zero row sums. The product
+of the rows [z, |z|², 1] and [w, |w|², 1], summed over the texts, holds all of them.
 """
 
 import itertools
@@ -351,37 +352,6 @@ def _products(tile: Tensor) -> Tensor:
     return torch.bmm(runs, runs.mT).sum(0, dtype=torch.float64)
 
 
-class _Layers:
-    """The gathered, shifted states of one model and their sums."""
-
-    def __init__(self, states: Tensor) -> None:
-        self.shift, self.scale = states.mean(1, keepdim=True), _unit_scale(states)  # unscaled, squares overflow
-        self.total = torch.zeros(len(states), states.shape[2], dtype=torch.float64)  # Σ z
-        self.squares = torch.zeros(len(states), dtype=torch.float64)  # Σ |z|²
-        self.pending: list[Tensor] = []
-
-    def add(self, states: Tensor) -> None:
-        """Gather states (L, b, d)."""
-        self.pending.append((states.to(self.shift.dtype) - self.shift).mul_(self.scale))
-
-    def take(self) -> tuple[Tensor, Tensor]:
-        """Return the gathered states (L, b, d) and their squared lengths (L, b) in float64."""
-        states = torch.cat(self.pending, 1) if len(self.pending) > 1 else self.pending[0]
-        self.pending = []
-        lengths = torch.linalg.vector_norm(states, dim=-1).double().square()
-        self.total += states.sum(1, dtype=torch.float64)
-        self.squares += lengths.sum(1)
-        return states, lengths
-
-    def meaningful(self, own: Tensor, count: int) -> Tensor:
-        """Return own HSIC terms (L,) with 0 for constant states. Raises `ModelError` on NaN or infinity."""
-        require_finite(self.squares)
-        mean = self.total / count
-        spread = self.squares / count - mean.square().sum(1)
-        constant = spread <= ROUNDING**2 * (mean + (self.shift * self.scale)[:, 0].double()).square().sum(1)
-        return torch.where(constant, 0.0, _meaningful(own, spread, torch.finfo(self.shift.dtype).eps))
-
-
 def _product(z: Tensor, w: Tensor) -> Tensor:
     """Return Σ z wᵀ in float64 from float32 products, exact to about 1e-8."""
     whole = len(z) // PRODUCT_TEXTS * PRODUCT_TEXTS
@@ -409,21 +379,23 @@ class StreamedCKA:
         self._debiased = known_name("estimator", estimator, get_args(Estimator)) == "debiased"
         self._pairs = None if pairs is None else list(pairs)
         self.count = self._waiting = 0
-        self._models: list[_Layers] = []
-        # By (model, layer, model, layer): Σ z wᵀ, Σ |z|² |w|², Σ |z|² w, Σ |w|² z.
-        self._sums: dict[tuple[int, int, int, int], list[Tensor]] = {}
+        self._shifts: list[Tensor] = []  # means of each model's first batch (L, 1, d)
+        self._scales: list[Tensor] = []  # unscaled, squares overflow
+        self._pending: list[list[Tensor]] = []  # shifted batches of each model
+        self._sums: dict[tuple[int, int, int, int], Tensor] = {}  # by model, layer, model, layer
 
     def update(self, batch_x: Tensor, batch_y: Tensor | None = None) -> None:
         """Add a batch of texts: states (Lx, b, dx) and, for a second model, (Ly, b, dy)."""
         batches = check_states(batch_x, batch_y)
-        if not self._models:
+        if not self._shifts:
             self._start(batches)
-        if [batch.shape[::2] for batch in batches] != [model.total.shape for model in self._models]:
+        if [batch.shape[::2] for batch in batches] != [shift.shape[::2] for shift in self._shifts]:
             hint = "Feed all batches of one model, or of the same two, to one accumulator."
             raise UsageError("This batch differs from the first in models, layers or widths.", hint=hint)
         for parts in zip(*(torch.split(batch, BUFFERED_TEXTS, 1) for batch in batches), strict=True):
-            for model, part in zip(self._models, parts, strict=True):
-                model.add(part)
+            rows = zip(parts, self._shifts, self._scales, self._pending, strict=True)
+            for part, shift, scale, pending in rows:
+                pending.append((part.to(shift.dtype) - shift).mul_(scale))
             self.count += parts[0].shape[1]
             self._waiting += parts[0].shape[1]
             if self._waiting >= BUFFERED_TEXTS:
@@ -437,24 +409,19 @@ class StreamedCKA:
         if self.count < 4:
             raise too_few_texts(self.count)
         self._flush()
-        own = []
-        for place, model in enumerate(self._models):
-            values = torch.full_like(model.squares, torch.inf)  # default for unpaired layers
-            for layer in range(len(values)):
-                if (place, layer, place, layer) in self._sums:
-                    values[layer] = self._hsic(place, layer, place, layer)
-            own.append(model.meaningful(values, self.count))
+        own = [self._own(model) for model in range(len(self._shifts))]
         cross = own[0].new_full((len(own[0]), len(own[-1])), torch.nan)
-        for x, i, y, j in self._sums:
+        for (x, i, y, j), sums in self._sums.items():
             if (x, y) == (0, len(own) - 1):
-                cross[i, j] = self._hsic(x, i, y, j)
+                cross[i, j] = self._hsic(sums)
         if len(own) == 1:
             cross = torch.where(cross.isnan(), cross.mT, cross)
         cka = _normalised(cross, own[0], own[-1], undefined)
         return cka if self._pairs is None else cka[tuple(torch.tensor(self._pairs).mT)]
 
     def _start(self, batches: Sequence[Tensor]) -> None:
-        self._models = [_Layers(batch) for batch in batches]
+        self._shifts, self._scales = [batch.mean(1, keepdim=True) for batch in batches], [*map(_unit_scale, batches)]
+        self._pending = [[] for _ in batches]
         y, pairs = len(batches) - 1, self._pairs
         if pairs is None:  # one model: CKA is symmetric
             pairs = [(i, j) for i in range(len(batches[0])) for j in range(0 if y else i, len(batches[y]))]
@@ -464,32 +431,49 @@ class StreamedCKA:
                     raise LayerOutOfRangeError(layer, len(batches[model]) - 1)
         own = [key for i, j in pairs for key in ((0, i, 0, i), (y, j, y, j))]
         for key in dict.fromkeys([*((0, i, y, j) for i, j in pairs), *own]):
-            left, right = batches[key[0]].shape[2], batches[key[2]].shape[2]
-            self._sums[key] = [
-                torch.zeros(shape, dtype=torch.float64) for shape in ((left, right), (), (right,), (left,))
-            ]
+            widths = (batches[model].shape[2] + 2 for model in key[::2])
+            self._sums[key] = torch.zeros(*widths, dtype=torch.float64)
 
     def _flush(self) -> None:
         if not self._waiting:
             return
-        taken = [model.take() for model in self._models]
-        for (x, i, y, j), (cross, lengths, right, left) in self._sums.items():
-            z, a, w, b = taken[x][0][i], taken[x][1][i], taken[y][0][j], taken[y][1][j]
-            cross += _product(z, w)
-            lengths += a @ b
-            right += a.to(w.dtype) @ w
-            left += b.to(z.dtype) @ z
+        rows = []
+        for pending in self._pending:
+            states = torch.cat(pending, 1)
+            lengths = torch.linalg.vector_norm(states, dim=-1, keepdim=True).square()
+            rows.append(torch.cat([states, lengths, torch.ones_like(lengths)], -1))
+            pending.clear()
+        for (x, i, y, j), sums in self._sums.items():
+            sums += _product(rows[x][i], rows[y][j])
         self._waiting = 0
 
-    def _hsic(self, x: int, i: int, y: int, j: int) -> Tensor:
-        """Return HSIC of two layers, a float64 scalar."""
-        count, (cross, lengths, right, left) = self.count, self._sums[x, i, y, j]
-        m, p = self._models[x].total[i] / count, self._models[y].total[j] / count
+    def _own(self, model: int) -> Tensor:
+        """Return HSIC of each layer with itself (L,), 0 for constant states and infinite for unpaired layers.
+
+        Raises `ModelError` on NaN or infinity.
+        """
+        shift, scale = self._shifts[model], self._scales[model]
+        own, squares = shift.new_full((len(shift),), torch.inf, dtype=torch.float64), torch.zeros(len(shift))
+        for layer, middle in enumerate((shift * scale)[:, 0].double()):
+            if (sums := self._sums.get((model, layer, model, layer))) is None:
+                continue
+            mean, squares[layer] = sums[:-2, -1] / self.count, sums[-2, -1]
+            spread = sums[-2, -1] / self.count - mean @ mean
+            constant = spread <= ROUNDING**2 * (mean + middle).square().sum()
+            meaningful = _meaningful(self._hsic(sums), spread, torch.finfo(shift.dtype).eps)
+            own[layer] = torch.where(constant, 0.0, meaningful)
+        require_finite(squares)
+        return own
+
+    def _hsic(self, sums: Tensor) -> Tensor:
+        """Return HSIC of two layers, a float64 scalar, from their summed products."""
+        count, (cross, left, right, lengths) = self.count, (sums[:-2, :-2], sums[:-2, -2], sums[-2, :-2], sums[-2, -2])
+        m, p, a, b = sums[:-2, -1] / count, sums[-1, :-2] / count, sums[-2, -1], sums[-1, -2]
         product = (cross - count * torch.outer(m, p)).square().sum()
         if not self._debiased:
             zero = product.new_zeros(())
             return _hsic_of_sums(product, zero, zero, count, debiased=False)
-        mm, pp, a, b = m @ m, p @ p, self._models[x].squares[i], self._models[y].squares[j]
+        mm, pp = m @ m, p @ p
         mixed = 2 * (p @ right + m @ left) - 4 * m @ cross @ p
         diagonals = lengths - mixed + pp * a + mm * b - 3 * count * mm * pp
         # Without its diagonal, a centred Gram matrix has row sums equal to minus the diagonal.
