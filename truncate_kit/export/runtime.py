@@ -28,7 +28,7 @@ from truncate_kit.core.vectors import Rows, paired_rows
 from truncate_kit.export.record import ExportReport, check_runnable, find_graph
 from truncate_kit.models.encoder import Encoder, LayerHeads, TextReader, padded
 from truncate_kit.models.loading import load_encoder, load_reader, state_of
-from truncate_kit.models.pipeline import Normalize, read_pipeline
+from truncate_kit.models.pipeline import Normalize, read_layer_heads, read_modules
 from truncate_kit.models.store import reader_parts, sha256_of
 
 RUNTIMES = ("torch", "onnx")
@@ -255,7 +255,8 @@ class OnnxEncoder:
         if not file.is_file():
             raise ModelError(f"There is no exported graph {file}.", hint=_EXPORT_HINT)
         report, reader = check_runnable(file, where), load_reader(file.parent)
-        heads = read_pipeline(file.parent).heads
+        places = [place for kind, place in read_modules(file.parent) if kind == "LayerHeads"]
+        heads = read_layer_heads(places[0]) if places else None
         return cls(file, reader, device=device, report=report, heads=heads, **options)
 
     def check_unreplaced(self) -> None:

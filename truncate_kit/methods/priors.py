@@ -19,7 +19,7 @@ from truncate_kit.data.pairs import PairSplits, splits_for
 from truncate_kit.data.seen import Keys, keys_of
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches
 from truncate_kit.models.loading import resolve
-from truncate_kit.models.pipeline import quiet_transformers, read_pipeline
+from truncate_kit.models.pipeline import quiet_transformers, transformer_of
 from truncate_kit.models.store import RunStore, run_key, sha256_of, weight_parts
 from truncate_kit.models.truncation import truncate
 from truncate_kit.training.examples import Evaluator, Examples, Ids, LabelledTask
@@ -82,7 +82,7 @@ def _masked_model(encoder: Encoder) -> tuple[Any, bool]:
     variants = ({}, {"legacy": False}) if hasattr(config, "legacy") else ({},)
     for variant in variants:
         try:
-            folder = read_pipeline(resolve(encoder.name)).transformer
+            folder = transformer_of(resolve(encoder.name))
             with quiet_transformers():
                 model, report = AutoModelForMaskedLM.from_pretrained(
                     folder, dtype=torch.float32, output_loading_info=True, trust_remote_code=False, **variant

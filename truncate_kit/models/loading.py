@@ -30,12 +30,14 @@ from truncate_kit.models.encoder import Encoder, TextReader, check_pooling
 from truncate_kit.models.families import family_of
 from truncate_kit.models.pipeline import (
     Dense,
-    Pipeline,
+    add_module,
     check_finite,
     check_kept,
+    naming_damage,
     quiet_transformers,
-    read_pipeline,
-    unreadable,
+    read_modules,
+    read_text_settings,
+    transformer_of,
 )
 
 # Settings of the call, not of the model.
@@ -83,46 +85,48 @@ def load_encoder(
     """
     if attention is not None:
         known_name("attention", attention, ("eager", *ALL_ATTENTION_FUNCTIONS))
+    asked = None if pooling is None else check_pooling(pooling)
     target, folder = select_device(device), resolve(name)
-    pipeline = read_pipeline(folder)
-    if pipeline.unkept is not None and pooling is None:
-        raise pipeline.unkept
-    config = load_config(pipeline.transformer)
-    _check_pooling(pipeline, config, pooling)
+    modules, transformer = read_modules(folder), transformer_of(folder)
+    config = load_config(transformer)
     # Causal models are pooled as in sentence-transformers.
     causal = _made_as(config).endswith("ForCausalLM") and getattr(config, "is_causal", True)
+    passed = config.output_hidden_states  # else sentence-transformers does not read lower layers
     encoder = Encoder(
         name=str(name),
-        backbone=load_backbone(pipeline.transformer, config, attention=attention),
-        reader=_reader_of(pipeline, config, max_length),
-        pooling=check_pooling(pooling) if pooling else pipeline.pooling or ("last" if causal else "mean"),
-        tail=pipeline.tail,
-        pooler=pipeline.pooler,
-        heads=pipeline.heads,
+        backbone=load_backbone(transformer, config, attention=attention),
+        reader=_reader_of(folder, transformer, config, max_length),
+        pooling="last" if causal else "mean",
     )
+    with naming_damage(folder):
+        fits = all(add_module(encoder, kind, place, asked) for kind, place in modules)
+    if not fits or (encoder.pools_over_layers and not passed):
+        raise ModelError(
+            f"{transformer} does not pass all layers to its pooling module.",
+            hint="Set output_hidden_states in config.json, and check that both have the same width and "
+            "number of layers; or save the model again.",
+        )
+    encoder.pooling = asked or encoder.pooling
     encoder.seen, encoder.trained = seen_by(folder), was_trained(folder)
-    if pipeline.combination is not None:
-        encoder.combine_layers(pipeline.combination, encoder.pooling)
     return encoder.to(target).eval()
 
 
 def load_reader(folder: Path) -> TextReader:
     """Load tokenizer and text settings without weights. Raises `ModelError`."""
-    pipeline = read_pipeline(folder)
-    return _reader_of(pipeline, load_config(pipeline.transformer))
+    transformer = transformer_of(folder)
+    return _reader_of(folder, transformer, load_config(transformer))
 
 
-def _reader_of(pipeline: Pipeline, config: PretrainedConfig, asked: int | None = None) -> TextReader:
+def _reader_of(folder: Path, transformer: Path, config: PretrainedConfig, asked: int | None = None) -> TextReader:
     """Raise `UsageError` if the maximum length does not fit."""
-    tokenizer, positions = load_tokenizer(pipeline.transformer, config.vocab_size), position_limit(config)
+    limit, lower_case, settings = read_text_settings(folder, transformer)
+    tokenizer, positions = load_tokenizer(transformer, config.vocab_size), position_limit(config)
     # sentence-transformers' limit replaces the tokenizer's.
-    length = usable_length(pipeline.max_length or tokenizer.model_max_length, positions) if asked is None else asked
+    length = usable_length(limit or tokenizer.model_max_length, positions) if asked is None else asked
     if not 2 <= length <= (positions or length):
         most = f" to {positions}, the model's positions" if positions else ""
         raise UsageError(f"A maximum length of {length} does not fit.", hint=f"Use a number from 2{most}.")
-    return TextReader(
-        tokenizer=tokenizer, max_length=length, lower_case=pipeline.lower_case, settings=pipeline.settings
-    )
+    return TextReader(tokenizer=tokenizer, max_length=length, lower_case=lower_case, settings=settings)
 
 
 def _made_as(config: PretrainedConfig) -> str:
@@ -140,7 +144,7 @@ def random_encoder(config: PretrainedConfig, *, name: str = "random weights") ->
 
 def find_pooler_head(name: str | Path) -> Dense | None:
     """Return the model's trained pooler, a linear layer and tanh, (b, d) to (b, d), if any."""
-    folder = read_pipeline(resolve(name)).transformer
+    folder = transformer_of(resolve(name))
     config = load_config(folder)
     attribute = family_of(config).pooler
     pooler: Any = attribute and getattr(load_backbone(folder, config, keep_pooler=True), attribute, None)
@@ -151,33 +155,11 @@ def find_pooler_head(name: str | Path) -> Dense | None:
     return head.eval()
 
 
-def _check_pooling(pipeline: Pipeline, config: PretrainedConfig, pooling: str | None) -> None:
-    pooler, heads, depth, width = pipeline.pooler, pipeline.heads, config.num_hidden_layers, config.hidden_size
-    if pooling is not None and (pooler is not None or (heads is not None and pooling != pipeline.pooling)):
-        own = "layer heads" if pooler is None else pooler.word
-        raise UsageError(
-            f"{pipeline.transformer} has a pooling of its own, {own}; {pooling} cannot replace it.",
-            hint="Leave out `pooling`, or name another model.",
-        )
-    fits: Any = heads is None or (heads.blocks, heads.width) == (depth, width)
-    # else sentence-transformers does not read lower layers
-    if pipeline.combination is not None:
-        fits = pipeline.combined_depth == depth and config.output_hidden_states
-    elif pooler is not None:
-        fits = pooler.fits(width, depth) and config.output_hidden_states
-    if not fits:
-        raise ModelError(
-            f"{pipeline.transformer} does not pass all layers to its pooling module.",
-            hint="Set output_hidden_states in config.json, and check that both have the same width and "
-            "number of layers; or save the model again.",
-        )
-
-
 def load_config(name: str | Path) -> PretrainedConfig:
     """Load the configuration of a folder, JSON file or hub name. Raises `ModelError`."""
     path = local_path(name)
     if not path.is_file():
-        path = read_pipeline(resolve(name)).transformer / "config.json"
+        path = transformer_of(resolve(name)) / "config.json"
     if (path.parent / "adapter_config.json").exists():
         raise ModelError(
             f"{path.parent} holds an adapter (adapter_config.json), which is not applied here.",
@@ -204,22 +186,17 @@ def load_backbone(
 ) -> PreTrainedModel:
     """Load the base model in float32. Raises `ModelError`."""
     pooler = family_of(config).pooler
-    try:
-        with quiet_transformers():
-            _check_size(folder, config)
-            backbone, report = AutoModel.from_pretrained(
-                folder,
-                config=config,
-                dtype=torch.float32,
-                output_loading_info=True,
-                ignore_mismatched_sizes=True,  # reported below
-                trust_remote_code=False,
-                **({"attn_implementation": attention} if attention else {}),
-            )
-    except ModelError:
-        raise
-    except Exception as error:  # each architecture checks in its own way
-        raise unreadable(folder, error) from error
+    with naming_damage(folder), quiet_transformers():
+        _check_size(folder, config)
+        backbone, report = AutoModel.from_pretrained(
+            folder,
+            config=config,
+            dtype=torch.float32,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below
+            trust_remote_code=False,
+            **({"attn_implementation": attention} if attention else {}),
+        )
     headless = {key for key in report["missing_keys"] if key.startswith(f"{pooler}.")}
     if pooler is not None and (headless or not keep_pooler):
         setattr(backbone, pooler, None)

@@ -6,17 +6,15 @@ import pickle
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from truncate_kit.core.errors import ModelError, TruncateKitError, first_line
+from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError, first_line
 from truncate_kit.core.files import local_path, read_json, real_path, replacing, write_json
 from truncate_kit.core.hardware import EXPORT_RECORD, GRAPH_FILES
 from truncate_kit.core.workspace import ORIGIN_FILE, Origin, model_digests
@@ -33,6 +31,7 @@ from truncate_kit.models.layer_pooling import (
 Module = TypeVar("Module", bound=nn.Module)
 WEIGHTS_FILE = "model.safetensors"
 _READ = {".bin", ".data", ".jinja", ".json", ".model", ".onnx", ".safetensors", ".txt"}
+_KINDS = ("Transformer", "WeightedLayerPooling", "Pooling", "LayerHeads", "Dense", "Normalize", "LayerNorm", "Dropout")
 LAYER_POOLERS: dict[str, type[LayerPooler]] = {kind.__name__: kind for kind in (LayerAttentionPooling, LayerPooling)}
 _POOLER_SOURCE = Path(inspect.getfile(layer_pooling))  # copied into saved folders
 _POOLING_NAMES: dict[str, PoolingMode] = {"mean": "mean", "cls": "cls", "max": "max", "lasttoken": "last"}
@@ -75,25 +74,30 @@ def check_links(folder: Path, place: Path) -> None:
 def read_weights(place: Path) -> dict[str, Tensor]:
     """Read weights from safetensors or a .bin file, {} without either. Raises `ModelError`."""
     weights: dict[str, Tensor] = {}
-    try:
+    with naming_damage(place):
         if (place / WEIGHTS_FILE).exists():
             weights = load_file(place / WEIGHTS_FILE)
         elif (place / "pytorch_model.bin").exists():
             weights = torch.load(place / "pytorch_model.bin", map_location="cpu", weights_only=True)
-    except (OSError, RuntimeError, SafetensorError, EOFError, pickle.UnpicklingError) as error:
-        raise unreadable(place, error) from error
     return weights
 
 
-def unreadable(place: Path, error: Exception) -> ModelError:
-    """Return the error for an unreadable model."""
-    if isinstance(error, pickle.UnpicklingError):
-        return ModelError(
+@contextlib.contextmanager
+def naming_damage(place: Path) -> Iterator[None]:
+    """Raise `ModelError` naming the model's folder for any error of a library."""
+    try:
+        yield
+    except TruncateKitError:
+        raise
+    except pickle.UnpicklingError as error:
+        raise ModelError(
             f"The weights in {place} are pickled with more than tensors, which could run code; they are not read.",
             hint="Use a checkpoint in safetensors.",
-        )
-    hint = "Check that configuration and weights belong together; download or save it again."
-    return ModelError(f"The model in {place} cannot be read: {type(error).__name__}, {first_line(error)}.", hint=hint)
+        ) from error
+    except Exception as error:  # each class checks in its own way
+        hint = "Check that configuration and weights belong together; download or save it again."
+        problem = f"The model in {place} cannot be read: {type(error).__name__}, {first_line(error)}."
+        raise ModelError(problem, hint=hint) from error
 
 
 def read_module(place: Path, build: Callable[[dict[str, Any]], Module]) -> Module:
@@ -102,14 +106,10 @@ def read_module(place: Path, build: Callable[[dict[str, Any]], Module]) -> Modul
     Build on the meta device, where wrong sizes take no memory.
     """
     values, weights = read_json(place / "config.json"), read_weights(place)
-    try:
+    with naming_damage(place):
         with torch.device("meta"):
             module = build(values)
         module.load_state_dict(weights, assign=True)
-    except ModelError:
-        raise
-    except Exception as error:  # each class fails in its own way
-        raise unreadable(place, error) from error
     check_finite(module, place)
     return module.float()
 
@@ -176,48 +176,48 @@ class Normalize(nn.Module):
         return nn.functional.normalize(vectors, dim=-1)
 
 
-@dataclass(slots=True)
-class Pipeline:
-    """The settings and modules around a transformer."""
+def read_modules(folder: Path) -> list[tuple[str, Path]]:
+    """Return kind and folder of each module in `modules.json`, [] without this file.
 
-    transformer: Path
-    pooling: PoolingMode | None = None
-    tail: list[nn.Module] = field(default_factory=list)
-    max_length: int | None = None
-    lower_case: bool = False
-    settings: dict[str, Any] = field(default_factory=dict)  # config_sentence_transformers.json
-    combination: tuple[int, ...] | None = None  # layers averaged before pooling
-    combined_depth: int | None = None  # number of blocks, as stated with the combination
-    pooler: LayerPooler | None = None  # replaces `pooling`
-    heads: LayerHeads | None = None  # over all blocks
-    unkept: ModelError | None = None  # error if the saved pooling is not replaced
-
-
-def read_pipeline(folder: Path) -> Pipeline:
-    """Read `modules.json` and its modules; without this file the folder is a bare transformer.
-
-    Raises `ModelError` for links out of the folder, damage, and unknown parts that would change vectors; `unkept`
-    notes an unsupported pooling.
+    Raises `ModelError` for links out of the folder, damage, and unknown modules.
     """
     check_links(folder, folder)
-    listing, pipeline = folder / "modules.json", Pipeline(transformer=folder)
-    if not listing.exists():
-        return pipeline
-    try:
-        path = folder / "config_sentence_transformers.json"
-        pipeline.settings = read_json(path) if path.exists() else {}
-        check_kept(path, pipeline.settings, model_type=("SentenceTransformer",), truncate_dim=(None,))
-        if "prompts" in pipeline.settings:
-            pipeline.settings["prompts"] = pipeline.settings["prompts"] or {}
-        for module in read_json(listing):
-            place = folder / module["path"]
+    listing, modules = folder / "modules.json", []
+    with naming_damage(folder):
+        for module in read_json(listing) if listing.exists() else []:
+            name, place = module["type"], folder / module["path"]
             check_links(folder, place)
-            _read_module(pipeline, module["type"], place)
-    except ModelError:
-        raise
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise unreadable(folder, error) from error
-    return pipeline
+            kind = name.rpartition(".")[2]
+            ours = kind in LAYER_POOLERS and name.startswith(f"{_POOLER_SOURCE.stem}.")
+            if not ours and not (kind in _KINDS and name.startswith(("sentence_transformers.", "truncate_kit."))):
+                raise _unkept(
+                    f"{place} holds a module {name}, code of its own or of an unknown kind",
+                    f"Known modules of sentence-transformers: {', '.join(_KINDS)}.",
+                )
+            modules.append((kind, place))
+    return modules
+
+
+def transformer_of(folder: Path) -> Path:
+    """Return the folder of the transformer. Raises as `read_modules`."""
+    return next((place for kind, place in read_modules(folder) if kind == "Transformer"), folder)
+
+
+def read_text_settings(folder: Path, transformer: Path) -> tuple[int | None, bool, dict[str, Any]]:
+    """Read maximum length, lower-casing and settings of a folder with `modules.json`. Raises `ModelError`."""
+    path, listed = folder / "config_sentence_transformers.json", (folder / "modules.json").exists()
+    with naming_damage(folder):
+        settings: dict[str, Any] = read_json(path) if listed and path.exists() else {}
+        check_kept(path, settings, model_type=("SentenceTransformer",), truncate_dim=(None,))
+        if "prompts" in settings:
+            settings["prompts"] = settings["prompts"] or {}
+        for kind in _READERS if listed else ():
+            path = transformer / f"sentence_{kind}_config.json"
+            values = read_json(path) if path.exists() else {}
+            check_kept(path, values, **dict.fromkeys(_OVERRIDES, (None, {})))
+            if values:
+                return values.get("max_seq_length"), bool(values.get("do_lower_case")), settings
+    return None, False, settings
 
 
 def _unkept(problem: str, hint: str) -> ModelError:
@@ -235,51 +235,45 @@ def check_kept(path: Path, values: dict[str, Any], **allowed: tuple[Any, ...]) -
             )
 
 
-def _read_module(pipeline: Pipeline, name: str, place: Path) -> None:
-    kind, path = name.rpartition(".")[2], place / "config.json"
-    known = (f"{_POOLER_SOURCE.stem}.{kind}",) if kind in LAYER_POOLERS else ("sentence_transformers.", "truncate_kit.")
-    match kind if name.startswith(known) else "":
-        case "Transformer":
-            pipeline.transformer = place
-            _read_transformer(pipeline, place)
+def add_module(encoder: Encoder, kind: str, place: Path, asked: PoolingMode | None) -> bool:
+    """Put a saved module on the encoder of its transformer, and return whether it fits the layers.
+
+    asked: a pooling that may replace an unsupported one, but none over several layers. Raises `ModelError` if the
+    module is damaged or would change vectors, `UsageError` for a pooling that cannot be replaced.
+    """
+    path, fits, fixed = place / "config.json", True, ""
+    match kind:
         case "WeightedLayerPooling":
-            _read_combination(pipeline, place)
+            depth, layers = _combined_layers(place)
+            fits = depth == encoder.depth
+            encoder.combine_layers(layers)
         case "Pooling":
-            _read_pooling(pipeline, path)
+            encoder.pooling = _pooling_of(path, asked)
         case "LayerHeads":
-            pipeline.heads = read_layer_heads(place)
+            encoder.heads = heads = read_layer_heads(place)
+            fits = (heads.blocks, heads.width) == (encoder.depth, encoder.width)
+            fixed = "" if asked == encoder.pooling else "layer heads"
         case "Dense":
-            pipeline.tail.append(read_module(place, lambda values: _dense(path, values)))
+            encoder.tail.append(read_module(place, lambda values: _dense(path, values)))
         case "LayerNorm":
             held = read_module(place, lambda values: nn.ModuleDict({"norm": nn.LayerNorm(values["dimension"])}))
-            pipeline.tail.append(held["norm"])
+            encoder.tail.append(held["norm"])
         case "Normalize":
-            pipeline.tail.append(Normalize())
-        case "Dropout":  # acts in training only
-            pass
+            encoder.tail.append(Normalize())
         case _ if kind in LAYER_POOLERS:
             pooler = read_module(place, lambda values: LAYER_POOLERS[kind](**values))
-            pipeline.pooling, pipeline.pooler = pooler.state_pooling, pooler
-        case _:
-            raise _unkept(
-                f"{place} holds a module {name}, code of its own or of an unknown kind",
-                "Known modules of sentence-transformers: Transformer, WeightedLayerPooling, Pooling, Dense, Normalize, "
-                "LayerNorm, Dropout.",
-            )
+            fits, fixed = pooler.fits(encoder.width, encoder.depth), pooler.word
+            encoder.pool_with(pooler)
+    if asked is not None and fixed:
+        raise UsageError(
+            f"{place.parent} has a pooling of its own, {fixed}; {asked} cannot replace it.",
+            hint="Leave out `pooling`, or name another model.",
+        )
+    return fits
 
 
-def _read_transformer(pipeline: Pipeline, place: Path) -> None:
-    """Read maximum length and casing."""
-    for kind in _READERS:
-        path = place / f"sentence_{kind}_config.json"
-        values = read_json(path) if path.exists() else {}
-        check_kept(path, values, **dict.fromkeys(_OVERRIDES, (None, {})))
-        if values:
-            pipeline.max_length, pipeline.lower_case = values.get("max_seq_length"), bool(values.get("do_lower_case"))
-            return
-
-
-def _read_combination(pipeline: Pipeline, place: Path) -> None:
+def _combined_layers(place: Path) -> tuple[int, list[int]]:
+    """Read the number of blocks and the combined layers."""
     values = read_json(place / "config.json")
     depth, start = int(values["num_hidden_layers"]), int(values["layer_start"])
     weights = read_weights(place)["layer_weights"]
@@ -287,21 +281,23 @@ def _read_combination(pipeline: Pipeline, place: Path) -> None:
         raise _unkept(
             f"{place} weights layers differently", "Use a mean over some layers: one weight, and 0 elsewhere."
         )
-    pipeline.combination = tuple(start + int(index) for index in weights.nonzero()[:, 0])
-    pipeline.combined_depth = depth
+    return depth, [start + int(index) for index in weights.nonzero()[:, 0]]
 
 
-def _read_pooling(pipeline: Pipeline, path: Path) -> None:
-    """Read the pooling, or set `unkept`. Raises `ModelError` if prompts are not pooled."""
+def _pooling_of(path: Path, asked: PoolingMode | None) -> PoolingMode:
+    """Read the pooling. Raises `ModelError` if prompts are not pooled, or it cannot be kept and none is asked for."""
     values = read_json(path)
+    check_kept(path, values, include_prompt=(True,))
     modes = values.get("pooling_mode") or [mode for mode, flag in _POOLING_FLAGS.items() if values.get(flag)] or "mean"
     modes = [modes] if isinstance(modes, str) else modes
-    if modes != ["cls", "mean"] and (len(modes) != 1 or modes[0] not in _POOLING_NAMES):
+    if modes == ["cls", "mean"]:
+        return "concat"
+    if len(modes) == 1 and modes[0] in _POOLING_NAMES:
+        return _POOLING_NAMES[modes[0]]
+    if asked is None:
         hint = f"Name one of {', '.join(POOLING_MODES)} as `pooling` to replace it."
-        pipeline.unkept = _unkept(f"{path} pools by {' + '.join(modes)}", hint)
-    else:
-        pipeline.pooling = "concat" if len(modes) > 1 else _POOLING_NAMES[modes[0]]
-    check_kept(path, values, include_prompt=(True,))
+        raise _unkept(f"{path} pools by {' + '.join(modes)}", hint)
+    return asked
 
 
 def _dense(path: Path, values: dict[str, Any]) -> Dense:
