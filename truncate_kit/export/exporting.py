@@ -56,6 +56,7 @@ from truncate_kit.export.runtime import (
     Feeds,
     OnnxEncoder,
     gives_unit_vectors,
+    graph_files,
     open_session,
 )
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, padded
@@ -158,8 +159,8 @@ def _export_into(
     path = folder / GRAPH_FILES[precision]
     # Both are written before the first is renamed: on a full disk the old graph keeps its record.
     with replacing(folder / EXPORT_RECORD) as record, replacing(path) as file:
-        data = save_graph(graph, file)
-        files = [file, *([] if data is None else [data])]
+        save_graph(graph, file)
+        files = graph_files(file)
         checks = check_graph(file, traced, precision=precision, progress=progress)
         exported = OnnxEncoder(file, encoder.reader if encoder.tokenizer is not None else None, heads=encoder.heads)
         if pairs is not None:
@@ -189,7 +190,7 @@ def _export_into(
             **facts,
         )
         record.write_text(record_with(folder, report), encoding="utf-8")
-        if data is not None:  # before the graph that names it
+        for data in files[1:]:  # before the graph that names it
             data.replace(folder / data.name)
     load_by_any_runtime(folder)
     for old in folder.glob(f"{path.name}.*.data"):

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from truncate_kit.core.errors import ModelError, cannot_write, errors_only, failed_check, first_line, require
 from truncate_kit.core.hardware import Precision, Target
 from truncate_kit.export.runtime import INPUTS, OUTPUT, SCORE, STATES, Feeds
-from truncate_kit.models.encoder import Encoder, forget_capturing
+from truncate_kit.models.encoder import Encoder, evaluating, forget_capturing
 from truncate_kit.models.families import Family
 
 Array = NDArray[np.float32]
@@ -81,7 +81,7 @@ def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True)
     Raises `MissingExtraError`, and `ModelError` if tracing fails.
     """
     try:
-        with _quiet(), _frozen(encoder), _constant_positions(encoder):
+        with _quiet(), _frozen(encoder):
             model = _trace(encoder)
             # ONNX Runtime fuses other families at load.
             if fused and encoder.family.fused_attention:
@@ -136,31 +136,22 @@ def _trace(encoder: Encoder) -> Any:
 
 @contextmanager
 def _frozen(encoder: Encoder) -> Iterator[None]:
-    training, wanted = encoder.training, [weight.requires_grad for weight in encoder.parameters()]
-    encoder.eval().requires_grad_(False)
-    # Tracing installs its hooks again: layers would be captured twice.
-    forget_capturing(encoder.backbone)
-    try:
-        yield
-    finally:
+    """Make weights, and normalised tables of relative positions, constant."""
+    name, trained = "get_rel_embedding", [weight for weight in encoder.parameters() if weight.requires_grad]
+    with evaluating(encoder.requires_grad_(False)):
+        tables = {module: getattr(module, name)() for module in encoder.modules() if hasattr(type(module), name)}
+        for module, table in tables.items():
+            setattr(module, name, lambda table=table: table)
+        # Tracing installs its hooks again: layers would be captured twice.
         forget_capturing(encoder.backbone)
-        encoder.train(training)
-        for weight, want in zip(encoder.parameters(), wanted, strict=True):
-            weight.requires_grad_(want)
-
-
-@contextmanager
-def _constant_positions(encoder: Encoder) -> Iterator[None]:
-    """Make normalised tables of relative positions constant."""
-    name = "get_rel_embedding"
-    tables = {module: getattr(module, name)() for module in encoder.modules() if hasattr(type(module), name)}
-    for module, table in tables.items():
-        setattr(module, name, lambda table=table: None if table is None else table.detach())
-    try:
-        yield
-    finally:
-        for module in tables:
-            delattr(module, name)
+        try:
+            yield
+        finally:
+            forget_capturing(encoder.backbone)
+            for module in tables:
+                delattr(module, name)
+            for weight in trained:
+                weight.requires_grad_()
 
 
 @contextmanager
@@ -478,23 +469,19 @@ def _cut(array: Any) -> Any:
 # Files
 
 
-def save_graph(model: Any, path: Path) -> Path | None:
-    """Write the graph; return the file of its weights if they exceed `EMBED_LIMIT`.
-
-    Raises `FileProblemError`.
-    """
+def save_graph(model: Any, path: Path) -> None:
+    """Write the graph, and its weights to another file if they exceed `EMBED_LIMIT`. Raises `FileProblemError`."""
     weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
     data = None
     if sum(weight.nbytes for weight in weights) > EMBED_LIMIT:
         digest = hashlib.sha256()  # in the file's name: graphs never load other weights
         for weight in weights:
             digest.update(weight.tobytes())
-        data = path.with_name(f"{path.name}.{digest.hexdigest()[:12]}.data")
+        data = f"{path.name}.{digest.hexdigest()[:12]}.data"
     try:
-        ir.save(model, path, external_data=None if data is None else data.name)
+        ir.save(model, path, external_data=data)
     except OSError as error:
         raise cannot_write(path, error) from error
-    return data
 
 
 def strip_notes(model: Any) -> None:
