@@ -69,13 +69,3 @@ def test_the_figure_keeps_torch_and_other_rivals_apart(folders, capsys):
     for rival in ("torch", "others", "full"):
         assert f"bert-base-1, batch 2, against {rival}: " in printed
     assert out.with_name("ratios.png").stat().st_size > 1000
-
-
-def test_missing_results_are_an_error_in_a_sentence(tmp_path):
-    results = tmp_path / "results.json"
-    with pytest.raises(SystemExit, match=r"results\.json: measure first"):
-        figure.main([f"--results={results}"])
-    for parts in ({}, {"shapes": {"bert-base-6": {"error": "no memory"}}}):
-        results.write_text(json.dumps(parts))
-        with pytest.raises(SystemExit, match="nothing to draw"):
-            figure.main([f"--results={results}"])

@@ -77,25 +77,16 @@ def test_optimum_and_sentence_transformers_in_onnx(minilm, tmp_path):
     torch.testing.assert_close(pooled, torch.nn.functional.normalize(expected, dim=1), atol=1e-5, rtol=1e-4)
 
 
-def documented_snippet() -> str:
-    """The block of the page on serving that runs the graph with onnxruntime and tokenizers alone."""
+def by_the_snippet(texts, home, monkeypatch):
+    """Run the lines of the page on serving with these texts, from the export in home/exported/lean; return vectors."""
     page = (ROOT / "docs/guides/serve.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)
-    found = [block for block in blocks if "onnxruntime" in block and "Tokenizer" in block]
-    assert len(found) == 1, "the page has one block that uses onnxruntime and tokenizers alone"
-    return found[0]
-
-
-def by_the_snippet(texts, home, monkeypatch):
-    """Return the documented lines' vectors of these texts, from the export in home/exported/lean."""
-    snippet = documented_snippet()
+    (snippet,) = (block for block in blocks if "onnxruntime" in block and "Tokenizer" in block)
     assert len([line for line in snippet.splitlines() if line.strip()]) <= 10
     assert "truncate_kit" not in snippet
-    own = re.search(r"texts = \[.*\]", snippet)
-    assert own is not None
     monkeypatch.chdir(home)
     names: dict[str, object] = {}
-    exec(snippet.replace(own.group(), f"texts = {texts!r}"), names)
+    exec(re.sub(r"texts = \[.*\]", lambda _: f"texts = {texts!r}", snippet), names)
     return names["vectors"]
 
 
