@@ -124,21 +124,15 @@ DATA = [
 ]
 REFUSED = """
 finetune m --data good.csv --layer three | 'three'
-finetune m --data good.csv --pick best | 'best'
 finetune m --data good.csv --within 1 | The --pick rule best-dev has no --within
 finetune m --data good.csv --layer 1 --strategy probe | --strategy works only with
-finetune m --data good.csv --seeds 0 | seeds
-finetune m --data good.csv --learning-rate 0 | --learning-rate 0.0 is out of range
-finetune m --data good.csv --objective guess | 'guess'
 finetune m --data good.csv --objective paraphrase | both labels 0 and 1
 finetune m --data good.csv --objective entailment | named for the label
-finetune m --data good.csv --pooling average | 'average'
 finetune m --data good.csv --max-length 4000 | 4000
 finetune m --data good.csv --columns a,b | three different columns
 finetune m --data good.csv --scale five | 'five'
 finetune m --data good.csv --device toaster | 'toaster'
 finetune deberta --data good.csv --layer 0 | deberta-v2
-finetune m --data good.csv --teacher m --teacher-weight 0 | --teacher-weight 0.0 is out of range
 finetune m --data good.csv --teacher-weight nan | Add --teacher.
 finetune m --data good.csv --teacher nowhere | nowhere
 finetune m --data good.csv --prior-layer 1 | --prior-layer works only with --prior-texts
@@ -150,7 +144,6 @@ finetune m --data good.csv --prior-texts raw.txt --retrieval search | 19 judged 
 finetune m --data good.csv --search-metric mrr | --search-metric works only with --retrieval or a retrieval folder
 finetune m --data search --objective cosine | The objective cosine needs pairs with scores, not
 finetune m --data search --retrieval search | --retrieval works only with graded pairs.
-finetune m --data search --columns a,b,c | --columns works only with graded pairs.
 finetune m --data search | 19 judged queries: too few to train on
 distill m | There are no texts to train on.
 distill m --texts few.txt | Only 2 distinct texts
@@ -158,7 +151,6 @@ distill m --texts raw.txt --blocks 2 --within 1 | two budgets
 distill m --texts raw.txt --blocks 9 | No lean model has 9 blocks
 distill m --texts raw.txt --layer 2 --blocks 2,3 | Block 3 comes after the target layer 2
 distill m --texts raw.txt --megabytes 0.001 | takes 0.0 megabytes
-distill m --texts raw.txt --query-weight -1 | --query-weight -1.0 is out of range
 distill m --texts raw.txt --query-weight 7 | --query-weight weighs queries
 distill m --texts raw.txt --layer high | no layer 'high'
 distill m --texts blank.txt --blocks 1 | blank.txt is empty
@@ -175,47 +167,32 @@ contrast m --data good.csv --triplets triplets.csv --triplet-columns anchor | tw
 contrast m --data good.csv --objective in-batch --triplets odd/mr.csv | Call the columns anchor, positive
 contrast m --data good.csv --objective in-batch --hard-negative-weight 1 | Leave --hard-negative-weight out
 contrast m --data good.csv --objective in-batch --masked-share 0.2 | does not use --masked-share 0.2.
-contrast m --data good.csv --objective triplet | Use one of: in-batch, dropout, diffcse, hard-negatives
 contrast m --data good.csv --objective dropout --generator mini-bert | works only with --objective diffcse
 contrast m --data good.csv --objective dropout --dropout 0 | both copies of a text are identical
 contrast m --data good.csv --objective diffcse --epochs 1 | has no pretrained head for masked tokens
 contrast mini-bert --data good.csv --objective dropout --texts raw.txt | Use --dropout 0.1
 freeze gpt2 --data good.csv --steps autoencoder | No raw sentences
-freeze gpt2 --data good.csv --steps mlp | 'mlp'
-freeze gpt2 --data good.csv --score tanh | 'tanh'
 freeze gpt2 --data good.csv --steps siamese --texts raw.txt | --texts works only with the step autoencoder
-freeze --data good.csv | No model is named
 freeze gpt2 --data one.csv | too few pairs (1)
-freeze gpt2 --data columns.csv | Columns found
-combine m --data good.csv --over median | mean, max
-combine m --data good.csv --search all | auto, exact, beam
-combine m --data good.csv --search exact --beam-width 8 | --beam-width works only with a beam search
 combine m --data good.csv --over max --beam-width 8 | --beam-width works only with a beam search
-combine m --data good.csv --layers-up-to 0 | out of range
 combine m --data good.csv --over max --head | mean over layers
 combine electra --data good.csv --head | has no pooler head
 combine m --data good.csv --split dev | has no split 'dev'
 combine m --data five.csv | 5 pairs: too few
-analyze m --data good.csv --estimator unbiased | 'unbiased'
 analyze m --data good.csv --pooling sum | no pooling 'sum'
-analyze m --data good.csv --max-texts 2 | --max-texts 2 is out of range
 analyze m --data good.csv --reference ./nowhere | no model folder
 analyze m --texts raw.txt --columns a,b,c | --columns works only with --data
 analyze m --texts blank.txt | blank.txt is empty
-analyze m --data search --scale 0,5 | --scale works only with graded pairs
 evaluate ./nowhere --data good.csv | nowhere
 evaluate owner/nothing --data good.csv | owner/nothing
 evaluate good.csv --data good.csv | There is no model folder
 evaluate m --data missing.csv | missing.csv
 evaluate onnx --data good.csv --runtime onnx | model.onnx
 evaluate m --data good.csv --runtime onnx | model.onnx
-evaluate m --data search --columns a,b,c | --columns works only with graded pairs
 evaluate m --data search --split dev | no dev.tsv
 evaluate m --data words --columns a,b,c | words holds no splits
-evaluate m --suite glue --data data | 'glue'
 evaluate m --suite sts | needs its data
 evaluate m --suite sts --data data/sts13 | none of the sets
-evaluate m --suite sts --data data --split dev | --split works only with your own pairs or queries
 evaluate m --suite transfer --data data --seen x.csv | --seen
 evaluate m --suite transfer --data data --fractions half | 'half'
 evaluate m --suite transfer --data data --fractions 0.05 | MR leaves 2 rows to train on
@@ -226,28 +203,22 @@ evaluate m --against full | --against works only with --mteb
 evaluate m --mteb STS12 --suite sts | --suite works only with your own sets
 evaluate m --mteb STS12 --data good.csv | --data works only with your own sets
 evaluate m --mteb STS12 --split dev | --split works only with your own pairs or queries
-evaluate m --mteb STS12 --vectors int8 | --vectors works only with your own pairs or queries
 encode raw.txt --model m --column body | no column 'body'
 encode gap.txt --model m | line 2: the line is empty
-encode raw.txt --model m --precision int4 | 'int4'
 encode raw.txt --model m --dimensions 17 | have 16
 encode raw.txt --model m --out vectors.csv | does not end in .npy
 encode raw.txt --model m --out taken.npy | is there already
 export | Add --onnx
 export m --onnx --precision int4 | no export precision 'int4'
-export m --onnx --target tpu | no export target 'tpu'
 export m --onnx --precision fp16 --target cpu | converted back and forth
 export m --onnx --precision int8 --target cuda | no kernels
 export m --onnx --budget 1 | --budget works only with --precision int8
 export m --onnx --data search --scale 0,5 | --scale works only with graded pairs
 bench | there is no lean model
-bench ./nowhere | nowhere
 bench --layer 2 | --layer works only with --random-weights
 bench mini-bert --random-weights mini-bert | --random-weights stands for both models
-bench --random-weights mini-bert --layer 20 | Layer 20 does not exist
 bench mini-bert --batch-sizes many --data nowhere.csv | --batch-sizes 'many'
 bench mini-bert --lengths 16,900 | A length of 900 tokens does not fit
-bench mini-bert --backends tensorrt | There is no backend 'tensorrt'
 bench --random-weights m/config.json --blocks 1 --layer 1 | are both given
 """
 

@@ -62,21 +62,11 @@ def test_scored_on_unseen_pairs_only_by_the_heads_own_score(capsys, tiny_folder,
     stored = scored(run(capsys, "evaluate", folder / "exported/frozen", "--vectors", "int8", "--json"))
     assert stored["Spearman"] == pytest.approx(score["Spearman"], abs=5)
     assert "leave out --dimensions" in refused(capsys, "evaluate", folder / "exported/frozen", "--dimensions", 3)
-
-
-def test_benched_by_the_heads_own_score(capsys, tiny_folder, folder):
-    frozen(capsys, tiny_folder, folder, "--steps", "siamese")
-    score = scored(run(capsys, "evaluate", folder / "exported/frozen", "--json"))
     quick = ("--quick", "--backends", "torch-fp32", "--lengths", 4, "--repeats", 1, "--json")
     bench = json.loads(run(capsys, "bench", folder / "exported/frozen", *quick))
     assert bench["contestants"][0]["score"] == pytest.approx(score["Spearman"], abs=0.3)
-    assert bench["models"][0]["width"] == 4 + 8 + 8  # codes, not the width of a state
-
-
-def test_what_takes_codes_for_search_is_said_and_what_would_train_them_otherwise_is_refused(
-    capsys, tiny_folder, folder
-):
-    frozen(capsys, tiny_folder, folder, "--steps", "siamese")
+    assert bench["models"][0]["width"] == 4 + 8  # codes, not the width of a state
+    # Search by codes is told of, and training them otherwise is refused.
     (folder / "queries.csv").write_text("query,relevant\nthe cat sat,a dog ran\na mat,the big tree\n")
     pytest.importorskip("faiss")
     out = run(capsys, "evaluate", folder / "exported/frozen", "--suite", "retrieval", "--data", "queries.csv")

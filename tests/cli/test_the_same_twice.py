@@ -12,12 +12,12 @@ from tests.support.families import WORDS, make_tiny
 
 PAIRS = "m --data p.csv --scale 0,5"
 COMMANDS = {
-    "finetune": f"{PAIRS} --layer 1 --seeds 1 --epochs 2 --batch-size 16 --learning-rate 0.003",
+    "finetune": f"{PAIRS} --layer 1 --seeds 1 --epochs 1 --batch-size 16 --learning-rate 0.003",
     "distill": "m --texts t.txt --blocks 1",
     "encode": "t.txt --model m --out {out}/v.npy",
     "study": "s.toml",
-    "contrast": f"{PAIRS} --triplets t.jsonl --epochs 2 --batch-size 16 --seeds 2",
-    "freeze": f"{PAIRS} --texts t.txt --seeds 1 --epochs 2",
+    "contrast": f"{PAIRS} --triplets t.jsonl --epochs 1 --batch-size 16 --seeds 1",
+    "freeze": f"{PAIRS} --texts t.txt --seeds 1 --epochs 1",
     "combine": PAIRS,
     "analyze": "m --texts t.txt --reference none",
     "cut": "m --layer 2",
@@ -37,16 +37,16 @@ def home(tmp_path_factory):
         return " ".join(draw.choice(WORDS) for _ in range(draw.randrange(3, 9)))
 
     make_tiny("bert", place / "m")
-    pairs = "sentence1,sentence2,score\n" + "".join(f"{text()},{text()},{n % 6}\n" for n in range(120))
+    pairs = "sentence1,sentence2,score\n" + "".join(f"{text()},{text()},{n % 6}\n" for n in range(48))
     (place / "sts").mkdir()
     for name in ("p", "sts/sts12", "sts/sts13"):
         (place / f"{name}.csv").write_text(pairs)
-    (place / "t.txt").write_text("".join(f"{text()} {n}\n" for n in range(300)))
-    rows = [{"anchor": text(), "positive": text(), "negative": text()} for _ in range(120)]
+    (place / "t.txt").write_text("".join(f"{text()} {n}\n" for n in range(220)))
+    rows = [{"anchor": text(), "positive": text(), "negative": text()} for _ in range(32)]
     (place / "t.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    training = "[training]\nepochs = 3\nbatch_size = 16\nlearning_rate = 0.003\n"
+    training = "[training]\nepochs = 1\nbatch_size = 16\nlearning_rate = 0.003\n"
     tasks = '[[models]]\nmodel = "m"\n[[tasks]]\ndata = "p.csv"\nscale = [0, 5]\n'
-    (place / "s.toml").write_text(f'seeds = 2\nlayers = "1..2"\n{training}{tasks}')
+    (place / "s.toml").write_text(f'seeds = 2\nlayers = "1"\n{training}{tasks}')
     return place
 
 

@@ -19,7 +19,7 @@ from tests.support.records import INVARIANCE, QUANTIZED
 from truncate_kit import AnalysisSettings, SweepSettings, profile
 from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.data.pairs import Overlap
-from truncate_kit.evaluation import Score, SuiteReport
+from truncate_kit.evaluation import Score, SuiteReport, means_of
 from truncate_kit.evaluation.graded import Evaluation
 from truncate_kit.methods.distill.settings import Agreement, Budget, HeldOutScores, LeanModel
 from truncate_kit.models.loading import load_encoder
@@ -259,3 +259,28 @@ def test_a_score_and_any_other_result():
     assert ("spearman", "81.25") in fields
     assert ("cosines", "9 values") in fields
     assert view_of(SweepSettings()).title == "SweepSettings"
+
+
+def test_rows_means_and_curves_of_a_suite():
+    scores = {"as it is": 81.0, "last layer": 80.0, "layers combined": 85.0, "fewer errors %": 25.0}
+    rows = [
+        Score(task=task, labels={"share": f"{share:g}"}, values={"rows to train on": int(100 * share), **scores})
+        for task in ("MPQA", "TREC")
+        for share in (0.5, 1.0)
+    ]
+    few = Score(task="TREC", labels={"share": "0.5"}, values={"rows to train on": 2}, remark="too few rows")
+    rows[2], means = few, means_of([rows[1], rows[3]])
+    report = SuiteReport(suite="transfer", model="m", runtime="torch", title="T", rows=tuple(rows), means=means)
+    view = view_of(report)
+    assert view.tables[0].columns == ["task", "share", "rows to train on", *scores, "remark"]
+    written = ("81.00", "80.00", "85.00", "+25.0", "")
+    assert view.tables[0].rows[1:] == [
+        ("MPQA", "1", "100", *written),
+        ("TREC", "0.5", "2", *["–"] * 4, "too few rows"),
+        ("TREC", "1", "100", *written),
+        ("mean of 2", "", "", *written),
+    ]
+    assert [plot.title for plot in view.plots] == ["MPQA", "TREC"]
+    alone = view_of(replace(report, rows=(rows[1],)))
+    assert len(alone.tables[0].rows) == 1  # a mean of one is no row
+    assert alone.plots == []  # a curve needs two shares
