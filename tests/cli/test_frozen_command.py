@@ -9,8 +9,6 @@ from tests.support.commands import refused, run, scored
 from tests.support.files import SENTENCES
 from truncate_kit.data.pairs import complete_splits, load_pairs
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import save_encoder
-from truncate_kit.models.truncation import truncate
 
 MORE = ("", "cat", "and a mat", "not blue")
 
@@ -73,8 +71,3 @@ def test_scored_on_unseen_pairs_only_by_the_heads_own_score(capsys, tiny_folder,
     assert "codes, compared by a trained score" in out
     said = refused(capsys, "finetune", folder / "exported/frozen", "--data", folder / "pairs.csv", "--layer", 1)
     assert "is a frozen model with heads" in said
-
-
-def test_a_model_without_blocks_is_refused(capsys, tiny_folder, folder, tmp_path):
-    bare = save_encoder(truncate(load_encoder(tiny_folder("bert")), 0), tmp_path / "bare")
-    assert "has no blocks" in refused(capsys, "freeze", bare, "--data", folder / "pairs.csv", "--steps", "cosine")

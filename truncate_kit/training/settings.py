@@ -296,11 +296,6 @@ class Trial(BaseTrial):
         """Return the number of epochs run."""
         return self.stopped_after or self.epochs
 
-    @property
-    def block_steps(self) -> int:
-        """Return steps × blocks (at least 1)."""
-        return self.steps * max(1, self.layer)
-
     def first(self, epochs: int) -> "Trial":
         """Return this trial as it was after `epochs` epochs."""
         scores, steps = self.dev_scores[:epochs], self.steps // self.epochs * epochs

@@ -1,14 +1,15 @@
 """The whole of BERT-LC on tiny models, against plain computations on the full model's own hidden states."""
 
+import copy
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
-from transformers import AutoModel, BertConfig
+from transformers import AutoModel
 
-from tests.support.families import TINY_CONFIGS, tiny_tokenizer
+from tests.support.families import TINY_CONFIGS
 from tests.support.layer_subsets import plain_scores
 from tests.support.pairs import sentence_pairs
 from truncate_kit.core.errors import DataError, ModelError, UsageError
@@ -24,7 +25,8 @@ from truncate_kit.methods.bert_lc.settings import (
     CombinationReport,
     CombineSettings,
 )
-from truncate_kit.models.loading import find_pooler_head, load_encoder
+from truncate_kit.models.encoder import Encoder
+from truncate_kit.models.loading import find_pooler_head, load_encoder, random_encoder
 
 
 def plain_states(encoder, pairs, pooled="mean"):
@@ -113,16 +115,6 @@ def test_a_pair_and_its_mirror_are_never_on_two_sides():
     assert {place % 40 for place in dev}.isdisjoint(place % 40 for place in test)
 
 
-def test_a_beam_finds_no_more_and_sizes_are_limited_as_told(tiny_folder):
-    encoder, pairs = load_encoder(tiny_folder("bert")), sentence_pairs()
-    changes = ({}, {"up_to": 2}, {"search": "beam", "width": 1})
-    full, short, beam = (
-        combine(encoder, pairs, settings=CombineSettings(dev_pairs=18, splits=3, **change)) for change in changes
-    )
-    assert (short.num_subsets, short.method, beam.method) == (10, "exact", "beam")
-    assert all(ours.best[1] >= theirs.best[1] for ours, theirs in zip(full.splits, beam.splits, strict=True))
-
-
 def test_the_mean_through_the_trained_head(tiny_folder):
     encoder, pairs = load_encoder(tiny_folder("bert")), sentence_pairs()
     settings = CombineSettings(head=True, dev_pairs=18, splits=1)
@@ -170,16 +162,12 @@ def test_what_cannot_be_searched(tiny_folder):
         CombineSettings(over="max", search="beam")
 
 
-def deep_encoder(depth, folder):
+def test_a_beam_beyond_27_layers(tiny_folder):
+    config, pairs = copy.deepcopy(TINY_CONFIGS["bert"]), sentence_pairs(30)
+    config.num_hidden_layers = 27
     torch.manual_seed(0)
-    sizes = TINY_CONFIGS["bert"].to_dict() | {"num_hidden_layers": depth}
-    AutoModel.from_config(BertConfig(**sizes)).save_pretrained(folder)
-    tiny_tokenizer().save_pretrained(folder)
-    return load_encoder(folder)
-
-
-def test_a_beam_beyond_27_layers(tmp_path):
-    encoder, pairs = deep_encoder(27, tmp_path / "m"), sentence_pairs(30)
+    reader = load_encoder(tiny_folder("bert")).reader
+    encoder = Encoder(name="deep", backbone=random_encoder(config).backbone, reader=reader)
     settings = CombineSettings(dev_pairs=12, splits=1)
     report = combine(encoder, pairs, settings=replace(settings, width=2))
     assert (report.method, report.up_to, report.depth) == ("beam", 28, 27)

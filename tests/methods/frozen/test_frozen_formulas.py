@@ -43,7 +43,7 @@ def test_distances_and_states_are_in_units_of_the_training_pairs(step):
     drawn = np.random.default_rng(3)
     values = (drawn.normal(size=(9, 2, 6)) * 3 + 1).astype(np.float32)
     pairs = StatePairs(values, (0, 1, 2, 3), (4, 5, 6, 4), (0, 0.5, 1, 1))  # texts 7 and 8 are in none
-    heads = new_heads(step, pairs, (2, 3), FrozenSettings(), seed=0)
+    heads = new_heads(pairs, (2, 3) if step == "siamese" else (), FrozenSettings(), seed=0)
     states = torch.from_numpy(values.transpose(1, 0, 2).copy())
     codes = [values[:, block] for block in range(2)]
     if step == "siamese":
@@ -65,7 +65,7 @@ def test_pairs_are_trained_with_the_loss_that_was_asked_for(loss):
     pairs = StatePairs(
         generator.normal(size=(8, 2, 6)).astype(np.float32), (0, 1, 2, 3), (4, 5, 6, 7), (0, 0.5, 1, 1), loss
     )
-    heads = new_heads("siamese", pairs, (2, 3), FrozenSettings(score="sigmoid"), seed=0)
+    heads = new_heads(pairs, (2, 3), FrozenSettings(score="sigmoid"), seed=0)
     predicted = np.array(pairs.evaluation(heads).cosines)
     error = predicted - np.array(pairs.targets)
     expected = {"mse": (error**2).mean(), "log-variance": math.log(error.var())}[loss]
@@ -181,7 +181,7 @@ def test_heads_start_from_the_lowest_blocks_of_deep_autoencoders():
     settings = FrozenSettings(depth=2)
     model = BlockAutoencoders(BlockNetworks(6, (2, 2, 4), depth=2))
     pairs = StatePairs(np.random.default_rng(0).normal(size=(4, 2, 6)).astype(np.float32), (0, 1), (2, 3), (0.0, 1.0))
-    heads = new_heads("autoencoder", pairs, (2, 2), settings, seed=0, autoencoders=model)
+    heads = new_heads(pairs, (2, 2), settings, seed=0, autoencoders=model)
     states = torch.randn(2, 5, 6)
     whole = model.networks(torch.cat([states, torch.zeros(1, 5, 6)]))[0]
     torch.testing.assert_close(heads.networks(states)[0], whole)

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from truncate_kit.core.files import replacing, run_lock
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.evaluation.graded import Evaluation, correlate
-from truncate_kit.methods.frozen.settings import AUTOENCODER, COSINE, FrozenSettings, Reconstruction
+from truncate_kit.methods.frozen.settings import FrozenSettings, Reconstruction
 from truncate_kit.models.encoder import BlockLinear, BlockNetworks, Encoder, LayerHeads, ScoreKind
 from truncate_kit.models.pipeline import write_module
 from truncate_kit.models.store import StoredRows, encoder_digest, sha256_of
@@ -243,7 +243,6 @@ class StatePairs(Examples, Evaluator):
 
 
 def new_heads(
-    step: str,
     pairs: StatePairs,
     code_widths: Sequence[int],
     settings: FrozenSettings,
@@ -251,12 +250,14 @@ def new_heads(
     seed: int,
     autoencoders: BlockAutoencoders | None = None,
 ) -> LayerHeads:
-    """Return untrained heads scaled to the training `pairs`; step `AUTOENCODER` copies the trained encoders."""
+    """Return untrained heads scaled to the training `pairs`; their networks start as those of `autoencoders`.
+
+    Without `code_widths` there are no networks: the codes are the states.
+    """
     generator = torch.Generator().manual_seed(seed)
     blocks, width = pairs.values.shape[1:]
-    networks = None if step == COSINE else BlockNetworks(width, code_widths, generator, depth=settings.depth)
-    if networks is not None and step == AUTOENCODER:
-        assert autoencoders is not None
+    networks = BlockNetworks(width, code_widths, generator, depth=settings.depth) if code_widths else None
+    if networks is not None and autoencoders is not None:
         pretrained = autoencoders.networks.state_dict()
         for name, own in networks.state_dict().items():
             own.copy_(pretrained[name][: len(own)])  # lowest blocks come first, in flat biases too

@@ -177,7 +177,7 @@ def _name(step: str, layer: int, seed: int) -> str:
 class _Run:
     """Checked settings and data of one run, and its trials."""
 
-    raw: Rows | None = None
+    raw: Rows  # if the autoencoders are trained
     autoencoders: BlockAutoencoders | None = None
 
     def __init__(
@@ -239,7 +239,7 @@ class _Run:
     def report(self, chosen: FrozenTrial, trials: Sequence[FrozenTrial], heads: LayerHeads) -> FrozenReport:
         """Report the trials, with the errors of the chosen heads."""
         encoder, settings, test, nli = self.encoder, self.settings, self.sets["test"], self.sets.get("nli")
-        plain = new_heads(COSINE, self.pairs["train"], (), settings, seed=settings.seeds[0])
+        plain = new_heads(self.pairs["train"], (), settings, seed=settings.seeds[0])
         seen = seen_before(test, {encoder.name: encoder.seen})
         return FrozenReport(
             model=encoder.name,
@@ -264,16 +264,14 @@ class _Run:
         )
 
     def _pretrained(self) -> BlockAutoencoders:
-        store, settings, raw = self.store, self.settings, self.raw
-        widths = self.widths[: self.base.depth]
+        store, settings, widths = self.store, self.settings, self.widths[: self.base.depth]
         if store.read(_AUTOENCODERS, Reconstruction) and store.has_weights(_AUTOENCODERS):
             model = BlockAutoencoders(BlockNetworks(self.base.width, widths, depth=settings.depth))
             model.load_state_dict(read_weights(store.weights(_AUTOENCODERS)))
             return model
-        assert raw is not None  # checked before anything was computed
         how: dict[str, Any] = {"seed": settings.seeds[0], "device": self.base.device, "left_out": self.left_out}
         checkpoint, progress = store.checkpoint(_AUTOENCODERS), self.progress
-        model, record = pretrain(raw, widths, settings, checkpoint=checkpoint, progress=progress, **how)
+        model, record = pretrain(self.raw, widths, settings, checkpoint=checkpoint, progress=progress, **how)
         store.write(_AUTOENCODERS, record, partial(save, model))
         return model
 
@@ -291,10 +289,9 @@ class _Run:
         if known is not None:
             return known
         pairs = {part: whole.lowest(layer) for part, whole in self.pairs.items()}
-        heads = new_heads(
-            step, pairs["train"], self.widths[:layer], settings, seed=seed, autoencoders=self.autoencoders
-        )
-        heads = heads.to(self.base.device)
+        widths = () if step == COSINE else self.widths[:layer]
+        learned = self.autoencoders if step == AUTOENCODER else None
+        heads = new_heads(pairs["train"], widths, settings, seed=seed, autoencoders=learned).to(self.base.device)
         for part, epochs in (("nli", settings.nli_epochs), ("train", settings.epochs)):
             if part in pairs:
                 stage = "nli" if part == "nli" else ""

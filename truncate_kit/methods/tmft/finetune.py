@@ -237,7 +237,7 @@ class Search:
 
 
 def _cost(trials: Iterable[Trial]) -> int:
-    return sum(trial.block_steps for trial in trials)
+    return sum(trial.steps * max(1, trial.layer) for trial in trials)
 
 
 def _blocks(layers: Iterable[int]) -> int:
