@@ -9,9 +9,8 @@ SIZES = [(260, 24, 20), (40, 90, 70), (520, 8, 12)]  # Gram form, more widths th
 ESTIMATORS = ["debiased", "biased"]
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize(("size", "kernel"), [*((size, "linear") for size in SIZES), (SIZES[0], "rbf")])
 @pytest.mark.parametrize("estimator", ESTIMATORS)
-@pytest.mark.parametrize("kernel", ["linear", "rbf"])
 def test_matrix_equals_float64_gram_form(size, estimator, kernel):
     x, y = reference.related_states(*size)
     expected = reference.matrix(x, y, estimator=estimator, kernel=kernel)
@@ -85,8 +84,7 @@ def test_rbf_of_a_layer_in_which_most_texts_are_the_same_is_named_not_nan(estima
     assert found.isnan().any(1).tolist() == [False, True, *[False] * (len(x) - 2)]
 
 
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("kernel", ["linear", "rbf"])
+@pytest.mark.parametrize(("size", "kernel"), [*((size, "linear") for size in SIZES), (SIZES[1], "rbf")])
 def test_states_of_any_magnitude_are_the_same(size, kernel):
     x, y = reference.related_states(*size)
     tiny, huge = x * 2.0**-100, y * 2.0**90  # in float32, whose squares would be 0 and infinite

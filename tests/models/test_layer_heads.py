@@ -85,7 +85,7 @@ def test_vectors_distances_and_scores(kind):
     np.testing.assert_allclose(cosines.numpy(), 1 - expected.mean(axis=1), atol=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", range(2))
 def test_identical_texts_have_exactly_one_and_nothing_has_more(seed):
     heads = make_heads(seed=seed)
     for parameter in (heads.weight, heads.shift, heads.out):
@@ -96,7 +96,7 @@ def test_identical_texts_have_exactly_one_and_nothing_has_more(seed):
     assert ((others >= 0) & (others < 1)).all()
 
 
-@pytest.mark.parametrize(("name", "layer"), [("bert", 3), ("gpt2", 3), ("gpt2", 2), ("llama", 2), ("qwen2", 3)])
+@pytest.mark.parametrize(("name", "layer"), [("bert", 3), ("gpt2", 2)])
 def test_an_encoder_with_heads_reads_the_last_token_of_every_block_whatever_the_padding(tiny_folder, name, layer):
     encoder = with_heads(tiny_folder(name), layer)
     texts = [plain_states(tiny_folder(name), text)[1 : layer + 1] for text in TEXTS]

@@ -150,8 +150,13 @@ def plain_states(folder: Path, text: str, *, normed: bool = True) -> list[Tensor
     normed: Apply the final norm to every layer, if the model has one; else to the last layer only.
     """
     model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
-    norms = [getattr(model, name) for name in ("final_norm", "ln_f", "norm") if normed and hasattr(model, name)]
     with torch.no_grad():
-        output = model(input_ids=torch.tensor([tokenizer(text)["input_ids"]]), output_hidden_states=True)
-        below = [norms[0](state) if norms else state for state in output.hidden_states[:-1]]
-    return [state[0] for state in (*below, output.last_hidden_state)]
+        states = plain_batch_states(model, normed=normed, input_ids=torch.tensor([tokenizer(text)["input_ids"]]))
+    return [state[0] for state in states]
+
+
+def plain_batch_states(model: Any, *, normed: bool = True, **batch: Tensor) -> list[Tensor]:
+    """Return the token states (b, t, d) of all layers by transformers alone."""
+    norms = [getattr(model, name) for name in ("final_norm", "ln_f", "norm") if normed and hasattr(model, name)]
+    output = model(**batch, output_hidden_states=True)
+    return [*(norms[0](state) if norms else state for state in output.hidden_states[:-1]), output.last_hidden_state]
