@@ -57,9 +57,7 @@ class DropPrediction(Result):
     @property
     def sureness(self) -> str:
         """Format the probability, else the confidence."""
-        if self.probability is None:
-            return f"confidence {self.confidence:.2f}"
-        return f"probability {self.probability:.2f}"
+        return f"{'confidence' if self.probability is None else 'probability'} {self.sure:.2f}"
 
     @property
     def last_before(self) -> int | None:

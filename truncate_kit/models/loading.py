@@ -90,7 +90,8 @@ def load_encoder(
     modules, transformer = read_modules(folder), transformer_of(folder)
     config = load_config(transformer)
     # Causal models are pooled as in sentence-transformers.
-    causal = _made_as(config).endswith("ForCausalLM") and getattr(config, "is_causal", True)
+    made_as = str((config.architectures or [""])[0])
+    causal = made_as.endswith("ForCausalLM") and getattr(config, "is_causal", True)
     passed = config.output_hidden_states  # else sentence-transformers does not read lower layers
     encoder = Encoder(
         name=str(name),
@@ -127,10 +128,6 @@ def _reader_of(folder: Path, transformer: Path, config: PretrainedConfig, asked:
         most = f" to {positions}, the model's positions" if positions else ""
         raise UsageError(f"A maximum length of {length} does not fit.", hint=f"Use a number from 2{most}.")
     return TextReader(tokenizer=tokenizer, max_length=length, lower_case=lower_case, settings=settings)
-
-
-def _made_as(config: PretrainedConfig) -> str:
-    return str((config.architectures or [""])[0])
 
 
 def random_encoder(config: PretrainedConfig, *, name: str = "random weights") -> Encoder:
@@ -261,12 +258,11 @@ def _download(name: str) -> Path:
     try:
         patterns = [*_CONFIGS, "*.safetensors", "*/*.safetensors"]
         folder = Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=_OTHER_RUNTIMES))
-        listing = folder / "modules.json"
-        modules = read_json(listing) if listing.is_file() else [{"path": "", "type": "Transformer"}]
-        weighted = [Path(module["path"]) for module in modules if not module["type"].endswith(_WITHOUT_WEIGHTS)]
-        bins = [path / "pytorch_model*.bin" for path in weighted if not any((folder / path).glob("*.safetensors"))]
-        if bins:
-            snapshot_download(name, allow_patterns=[*map(str, bins)], ignore_patterns=_OTHER_RUNTIMES)
+        weighted = [place for kind, place in read_modules(folder) if kind not in _WITHOUT_WEIGHTS] or [folder]
+        lacking = [place.relative_to(folder) for place in weighted if not any(place.glob("*.safetensors"))]
+        if lacking:
+            patterns = [str(place / "pytorch_model*.bin") for place in lacking]
+            snapshot_download(name, allow_patterns=patterns, ignore_patterns=_OTHER_RUNTIMES)
         return folder
     except (OSError, HFValidationError) as error:  # of all kinds
         raise ModelError(
