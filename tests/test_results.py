@@ -59,6 +59,11 @@ def test_defaults_fill_missing_fields_and_unknown_ones_are_ignored():
         Inner.from_dict({"name": "a"})
 
 
+def test_deep_nesting_is_damage(tmp_path):
+    (tmp_path / "deep.json").write_text("[" * 100_000)
+    assert Inner.read_if_whole(tmp_path / "deep.json") is None
+
+
 def test_nan_is_refused():
     with pytest.raises(ValueError, match="JSON"):
         Inner(value=float("nan")).to_json()

@@ -60,7 +60,11 @@ def test_splits_are_chosen_by_name(folder):
     assert len(read_retrieval(folder).queries) == 2
     assert read_retrieval(folder, split="dev").query_ids == ("2",)
     found = read_retrieval(folder, chooses=True)
-    assert found.query_ids == ("2",)  # so that test stays unseen
+    assert found.query_ids == ("q1", "2")  # dev has too few
+    write_lines(folder / "queries.jsonl", [*QUERIES, *({"_id": f"n{n}", "text": f"new {n}"} for n in range(20))])
+    (qrels / "dev.tsv").write_text("".join(f"n{n}\td1\t1\n" for n in range(20)))
+    found = read_retrieval(folder, chooses=True)
+    assert found.query_ids == tuple(f"n{n}" for n in range(20))  # so that test stays unseen
     assert {*read_retrieval(folder).queries} <= found.held_out  # and nothing learns from it
     with pytest.raises(DataError, match=r"no train\.tsv") as problem:
         read_retrieval(folder, split="train")

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.evaluation import SuiteReport, retrieval
 from truncate_kit.evaluation.graded import MEASURES
-from truncate_kit.evaluation.retrieval import SearchVectors, evaluate_retrieval, search
+from truncate_kit.evaluation.retrieval import evaluate_retrieval, search
 from truncate_kit.models.loading import load_encoder
 
 
@@ -68,17 +69,17 @@ def test_as_sentence_transformers_searches(prompting, data, settings):
 def test_blocks_change_nothing(monkeypatch, measure):
     drawn = torch.Generator().manual_seed(5)
     sides = {name: torch.randn(size, 6, generator=drawn) for name, size in (("queries", 23), ("documents", 70))}
-    vectors = SearchVectors(**sides, measure=measure)
+    find = partial(search, **sides, measure=measure)
     plain = np.argsort(-MEASURES[measure](**sides).numpy(), axis=1, kind="stable")
-    np.testing.assert_array_equal(search(vectors, top=10), plain[:, :10])
+    np.testing.assert_array_equal(find(top=10), plain[:, :10])
     monkeypatch.setattr(retrieval, "QUERY_BLOCK", 4)
     monkeypatch.setattr(retrieval, "DOCUMENT_BLOCK", 9)
-    np.testing.assert_array_equal(search(vectors, top=10), plain[:, :10])
-    np.testing.assert_array_equal(search(vectors, top=100)[:, :70], plain)
-    assert (search(vectors, top=100)[:, 70:] == -1).all()
+    np.testing.assert_array_equal(find(top=10), plain[:, :10])
+    np.testing.assert_array_equal(find(top=100)[:, :70], plain)
+    assert (find(top=100)[:, 70:] == -1).all()
     own = [int(row[0]) if place % 2 else None for place, row in enumerate(plain)]
     expected = [row[1:11] if place % 2 else row[:10] for place, row in enumerate(plain)]
-    np.testing.assert_array_equal(search(vectors, top=10, own=own), expected)
+    np.testing.assert_array_equal(find(top=10, own=own), expected)
 
 
 @pytest.mark.parametrize("measure", MEASURES)
@@ -87,11 +88,9 @@ def test_equal_documents_at_the_cut_off_are_taken_in_order(measure, number):
     """Also where the product of matrices is computed otherwise for its last columns."""
     drawn = torch.Generator().manual_seed(2)
     one = torch.randn(1, 100, generator=drawn)
-    vectors = SearchVectors(
-        queries=torch.randn(3, 100, generator=drawn), documents=one.repeat(number, 1), measure=measure
-    )
-    assert search(vectors, top=10).tolist() == [list(range(10))] * 3
-    own = search(vectors, top=10, own=[0, None, 4]).tolist()
+    sides = torch.randn(3, 100, generator=drawn), one.repeat(number, 1)
+    assert search(*sides, measure, top=10).tolist() == [list(range(10))] * 3
+    own = search(*sides, measure, top=10, own=[0, None, 4]).tolist()
     assert own == [[*range(1, 11)], [*range(10)], [0, 1, 2, 3, *range(5, 11)]]
 
 

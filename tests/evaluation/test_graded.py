@@ -11,9 +11,9 @@ from tests.support.pairs import make_pairs
 from truncate_kit.analysis.profile import profile
 from truncate_kit.analysis.result import AnalysisSettings
 from truncate_kit.core.errors import DataError, ModelError
-from truncate_kit.core.vectors import StoredVectors, VectorFormat
+from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.data.pairs import PairSet, TextPair, index_texts
-from truncate_kit.evaluation.graded import evaluate, pair_similarities, score_sts, spearman
+from truncate_kit.evaluation.graded import evaluate, pair_similarities, score_pairs, score_sts, spearman
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.examples import PairEvaluator
 
@@ -84,7 +84,7 @@ def test_an_encoder_gives_one_vector_for_each_text(shape):
     sets = [PairSet(name="words", pairs=tuple(pairs), scale=(0, 39))]
     for use in (
         lambda: evaluate(encoder, pairs),
-        lambda: evaluate(StoredVectors(encoder, VectorFormat()), pairs),
+        lambda: score_pairs(encoder, pairs, model="m", data="words", form=VectorFormat()),
         lambda: score_sts(encoder, sets, model="m"),
     ):
         with pytest.raises(ModelError, match=r"`encode` returned the shape \(\d+,( \d+)?\) for 80 texts\."):

@@ -19,11 +19,11 @@ from truncate_kit_cli import measure  # noqa: F401  # before a test changes its 
 from truncate_kit_cli.app import command_of
 
 
-def score_words(run):
+def score_words(encoder, data, *, corpus, model, **_):
     """Report the width of the first text's vector."""
-    text = Path(run.data).read_text().splitlines()[0]
-    row = Score(task="first", values={"width": len(run.encoder.encode([text])[0])}, remark=run.options["corpus"])
-    return SuiteReport(suite="widths", model=run.model, runtime="torch", title="Widths", rows=(row,))
+    text = Path(data).read_text().splitlines()[0]
+    row = Score(task="first", values={"width": len(encoder.encode([text])[0])}, remark=corpus)
+    return SuiteReport(suite="widths", model=model, runtime="torch", title="Widths", rows=(row,))
 
 
 @pytest.fixture

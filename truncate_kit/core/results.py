@@ -83,7 +83,11 @@ class Result:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read a sealed file. Raises `FileProblemError` (format), ValueError (damage), OSError."""
-        return cls.from_dict(unsealed(json.loads(local_path(path).read_text(encoding="utf-8")), path))
+        try:
+            values = json.loads(local_path(path).read_text(encoding="utf-8"))
+        except RecursionError as error:
+            raise ValueError(f"{path} is nested too deeply") from error
+        return cls.from_dict(unsealed(values, path))
 
     @classmethod
     def read_if_whole(cls, path: Path) -> Self | None:

@@ -152,25 +152,6 @@ def similarities(encoder: object, first: "Tensor", second: "Tensor") -> "Tensor"
     return values
 
 
-class StoredVectors:
-    """Encodes texts, then converts vectors to a storage format and back."""
-
-    def __init__(self, encoder: Any, form: VectorFormat) -> None:
-        self.encoder = encoder
-        self.form = form
-        self.width = 0  # known after the first call
-
-    def encode(self, texts: Sequence[str]) -> "Tensor":
-        """Return vectors (n, kept) in float32."""
-        vectors = one_row_each(self.encoder.encode(texts), len(texts))
-        self.width = int(vectors.shape[1])
-        return self.form.numbers(self.form.store(vectors), vectors.shape[1])
-
-    def similarities(self, first: "Tensor", second: "Tensor") -> "Tensor":
-        """Compare with the encoder's measure."""
-        return similarities(self.encoder, first, second)
-
-
 # Statistics
 
 LEVEL = 0.95
@@ -180,6 +161,7 @@ FEWEST_COMPARED_QUERIES = 50
 """Fewest queries for an interval; two models give equal results for most."""
 RESAMPLES = 2_000  # of scored pairs or queries
 TEXT_RESAMPLES = 500  # of texts: twenty pairs each, ranked again
+_CELLS = 4_000_000  # counts at a time
 DRAWS = 200  # of a trial's dev pairs, kept in its record
 
 
@@ -188,9 +170,7 @@ def tied(cosines: Sequence[float]) -> list[float]:
     return [round(value, 12) for value in cosines]
 
 
-def rank_correlations(
-    first: Sequence[float], second: Sequence[float], counts: "Counts | None" = None, *, cells: int = 4_000_000
-) -> Array:
+def rank_correlations(first: Sequence[float], second: Sequence[float], counts: "Counts | None" = None) -> Array:
     """Return the Spearman correlation of each resample, (resamples,); NaN if values are constant.
 
     This is Pearson's correlation of the ranks within the resample; ties get their mean rank (Spearman 1904). Only equal
@@ -200,13 +180,12 @@ def rank_correlations(
         first: First value of each pair.
         second: Second value of each pair.
         counts: Occurrences of each pair, (resamples, pairs); by default one resample, each pair once.
-        cells: Counts processed at once.
     """
     import numpy as np
 
     counts = np.ones((1, len(first)), np.int64) if counts is None else counts
     correlations: list[Array] = []
-    for block in np.array_split(counts, max(1, counts.size // cells)):
+    for block in np.array_split(counts, max(1, counts.size // _CELLS)):
         centre = (block.sum(axis=1, keepdims=True) + 1) / 2
         x, y = _ranks(first, block) - centre, _ranks(second, block) - centre
         with np.errstate(invalid="ignore", divide="ignore"):

@@ -26,7 +26,6 @@ DEFAULT_MINIATURE = "mini-electra-discriminator"
 DEFAULT_REFERENCE = "mini-bert"
 _MINIATURES = Path(__file__).parents[1] / "models/miniatures"
 CONFIG, MODULES = "config.json", "modules.json"
-_WEIGHTS = (".safetensors", ".bin")
 # Configuration fields that affect neither vectors nor training.
 _BOOKKEEPING = {
     "_attn_implementation_autoset", "_name_or_path", "architectures", "auto_map", "export_model_type",
@@ -143,7 +142,10 @@ def settings_of(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def model_digests(folder: Path) -> dict[str, str]:
-    """Return the SHA-256, by name, of files that affect graphs (without tokenizer, prompts, casing)."""
+    """Return the SHA-256, by name, of files that affect graphs (without tokenizer, prompts, casing).
+
+    The configuration is hashed without bookkeeping fields.
+    """
     places = [folder]
     if (folder / MODULES).is_file():
         places += [folder / module["path"] for module in read_json(folder / MODULES)]
@@ -151,24 +153,15 @@ def model_digests(folder: Path) -> dict[str, str]:
     for place in places:
         safe = sorted(place.glob("*.safetensors"))
         files += [place / CONFIG, *(safe or sorted(place.glob("*.bin")))]
-    return {str(file.relative_to(folder)): digest_in(folder, file) for file in dict.fromkeys(files) if file.is_file()}
+    digests = {file: digest_of(file) for file in dict.fromkeys(files) if file.is_file()}
+    if folder / CONFIG in digests:
+        digests[folder / CONFIG] = digest_of_values(settings_of(read_json(folder / CONFIG)))
+    return {str(file.relative_to(folder)): digest for file, digest in digests.items()}
 
 
 def model_digest(folder: Path) -> str:
     """Return one SHA-256 over `model_digests`."""
     return digest_of_values(model_digests(folder))
-
-
-def digest_in(folder: Path, file: Path) -> str:
-    """Return the SHA-256 of a file; the configuration is hashed without bookkeeping fields."""
-    if file != folder / CONFIG:
-        return digest_of(file)
-    return digest_of_values(settings_of(read_json(file)))
-
-
-def is_weights(name: str) -> bool:
-    """Tell if a file holds weights, by its suffix."""
-    return name.endswith(_WEIGHTS)
 
 
 # Words for places

@@ -113,7 +113,7 @@ def read_retrieval(
         corpus: For a file: more texts to search, read by `read_texts`.
         split: For a folder: name of a file in qrels; by default test, else dev, else the only file.
         metric: Selection metric: ndcg, mrr or recall.
-        chooses: Prefer dev to test, for selection.
+        chooses: Prefer dev to test, for selection, if it has at least two times `FEWEST_QUERIES`.
 
     Raises:
         DataError: The data are invalid; the message names file and row.
@@ -140,6 +140,8 @@ def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> Retrieval
         hint = f"Use a `split` of {', '.join(files)}." if files else _LAYOUT
         raise DataError(f"{folder / 'qrels'} holds no {chosen}.tsv.", hint=hint)
     judged = _judged(files[chosen], documents, queries)
+    if chooses and "test" in files and len({queries[name] for name in judged}) < 2 * FEWEST_QUERIES:
+        chosen, judged = "test", _judged(files["test"], documents, queries)
     if not judged:
         problem = f"{files[chosen]} holds no answers."
         raise DataError(problem, hint="Give answers grades above 0.")

@@ -96,14 +96,16 @@ def _find_sets(folders: Sequence[Path], sets: Mapping[str, Collection[str]]) -> 
         for home in homes:
             inner = home / _LANGUAGE if (home / _LANGUAGE).is_dir() else home
             found[name] = data_files(inner) if inner.is_dir() else [home]
+            if not found[name]:
+                raise DataError(f"{inner} holds no tables of {name}.", hint="Add its files, or remove the folder.")
             tables = [file.name.lower().rpartition(format_of(file))[0] for file in found[name]]
             if len({*tables}) < len(tables):  # its rows would count twice
                 raise DataError(f"{inner} holds one table in two formats.", hint="Remove one of them.")
-    if not any(found.values()):
+    if not found:
         one = next(iter(sets)).lower()
         hint = f"Give each set a folder or a file of its name, such as {one}/test.csv or {one}.csv."
         raise DataError(f"{folders[0]} holds none of the sets {', '.join(sets)}.", hint=hint)
-    return {name: files for name, files in found.items() if files}
+    return found
 
 
 def _scored_files(name: str, files: list[Path]) -> list[Path]:

@@ -18,7 +18,6 @@ from truncate_kit.core.results import Result
 from truncate_kit.core.vectors import (
     LEVEL,
     RESAMPLES,
-    StoredVectors,
     TextEncoder,
     VectorFormat,
     draw_counts,
@@ -188,11 +187,14 @@ def measure_of_lengths(encoder: Encoder) -> str:
 def score_pairs(
     encoder: TextEncoder, pairs: Sequence[TextPair], *, model: str, data: str, form: VectorFormat
 ) -> SuiteReport:
-    """Report `evaluate` on vectors stored in `form`."""
-    stored = StoredVectors(encoder, form)
-    correlation = evaluate(stored, pairs)
+    """Report the correlation of vectors stored in `form`."""
+    texts, places = index_texts(pairs)
+    vectors = one_row_each(encoder.encode(texts), len(texts))
+    width = vectors.shape[1]
+    stored = form.numbers(form.store(vectors), width)
+    correlation = correlate(pair_similarities(stored, places, encoder), [pair.target for pair in pairs])
     values: Values = {"pairs": correlation.num_pairs, "Spearman": correlation.spearman, "Pearson": correlation.pearson}
-    values |= {"dimensions": form.kept(stored.width), "bytes per vector": form.bytes_per_vector(stored.width)}
+    values |= {"dimensions": form.kept(width), "bytes per vector": form.bytes_per_vector(width)}
     row = Score(task=data, labels={"vectors": form.precision}, values=values)
     return report_of("pairs", encoder, model, "correlation with the scores × 100", [row])
 

@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from timeit import timeit
 from typing import Any
@@ -27,6 +27,7 @@ from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, side_pr
 
 Places = NDArray[np.int64]  # document indices (queries, top), best first, padded with −1
 Array = NDArray[np.float64]
+EncodedSet = tuple[Tensor, Tensor, str]  # float32 vectors of queries (q, d) and documents (n, d), and their measure
 Best = tuple[Tensor, Tensor]  # similarities and document indices, (queries, ≤ top + 1), best first
 QueryScores = dict[SearchMetric, Array]  # by metric, (queries,)
 Reader = Callable[[Sequence[str]], Tensor]  # states of all layers, (L', n, d)
@@ -56,35 +57,26 @@ def encode_prompted(encoder: TextEncoder, prompt: str | None, texts: Sequence[st
     return encode_distinct(encoder, distinct, progress, prompt)[[place[text] for text in texts]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SearchVectors:
-    """Float32 vectors of queries (q, d) and documents (n, d), and their measure."""
+def store_set(queries: Tensor, documents: Tensor, measure: str, form: VectorFormat) -> EncodedSet:
+    """Round-trip both sides through `form`; unit vectors are normalized again after a cut.
 
-    queries: Tensor
-    documents: Tensor
-    measure: str
-
-    def stored(self, form: VectorFormat) -> "SearchVectors":
-        """Round-trip both sides through `form`; unit vectors are normalized again after a cut.
-
-        Raises `UsageError` if the measure needs lengths, which int8, binary and `normalize` lose.
-        """
-        sides, measure, width = (self.queries, self.documents), self.measure, self.documents.shape[1]
-        unit = all(bool((side.norm(dim=1) - 1).abs().max() < 1e-3) for side in sides)
-        if unit and form.kept(width) < width:
-            form = replace(form, normalize=True)  # as `encode_file` writes them
-        if measure != "cosine" and (form.normalize or form.precision in ("int8", "binary")):
-            if measure == "manhattan" or not unit:
-                raise UsageError(
-                    f"This model compares vectors by {measure}, which needs their lengths; this format loses them.",
-                    hint='Use `precision="float32"` or `precision="float16"`, and `normalize=False`.',
-                )
-            measure = "cosine"
-        queries, documents = (form.numbers(form.store(side), width) for side in sides)
-        return SearchVectors(queries=queries, documents=documents, measure=measure)
+    Raises `UsageError` if the measure needs lengths, which int8, binary and `normalize` lose.
+    """
+    width = documents.shape[1]
+    unit = all(bool((side.norm(dim=1) - 1).abs().max() < 1e-3) for side in (queries, documents))
+    if unit and form.kept(width) < width:
+        form = replace(form, normalize=True)  # as `encode_file` writes them
+    if measure != "cosine" and (form.normalize or form.precision in ("int8", "binary")):
+        if measure == "manhattan" or not unit:
+            raise UsageError(
+                f"This model compares vectors by {measure}, which needs their lengths; this format loses them.",
+                hint='Use `precision="float32"` or `precision="float16"`, and `normalize=False`.',
+            )
+        measure = "cosine"
+    return form.numbers(form.store(queries), width), form.numbers(form.store(documents), width), measure
 
 
-def encode_set(encoder: TextEncoder, data: RetrievalSet, *, progress: Progress = silent) -> SearchVectors:
+def encode_set(encoder: TextEncoder, data: RetrievalSet, progress: Progress) -> EncodedSet:
     """Encode queries and documents with the model's query and document prompts.
 
     Raises `ModelError` for an unknown measure, `DataError` for vectors that are not finite.
@@ -97,7 +89,7 @@ def encode_set(encoder: TextEncoder, data: RetrievalSet, *, progress: Progress =
     else:
         queries = encode_prompted(encoder, asked, data.queries, progress)
         documents = encode_prompted(encoder, searched, data.documents, progress)
-    return SearchVectors(queries=queries, documents=documents, measure=measure)
+    return queries, documents, measure
 
 
 def compared(measure: str, queries: Tensor, documents: Tensor) -> Tensor:
@@ -108,19 +100,20 @@ def compared(measure: str, queries: Tensor, documents: Tensor) -> Tensor:
     return MEASURES[measure](queries.double(), documents.double()).float()
 
 
-def search(vectors: SearchVectors, *, top: int, own: Sequence[int | None] | None = None) -> Places:
-    """Find the `top` most similar documents of each query, best first; ties keep document order.
+def search(
+    queries: Tensor, documents: Tensor, measure: str, *, top: int, own: Sequence[int | None] | None = None
+) -> Places:
+    """Find the `top` most similar documents (n, d) of each query (q, d), best first; ties keep document order.
 
     own: index of each query's own document, which is skipped. Raises `UsageError` unless `top` is 1 to 10,000.
     """
     top = check_number("top", top, _TOP)
     places = []
-    for start in range(0, len(vectors.queries), QUERY_BLOCK):
-        queries = vectors.queries[start : start + QUERY_BLOCK]
-        best = _no_documents(len(queries))
-        for first in range(0, len(vectors.documents), DOCUMENT_BLOCK):
-            some = vectors.documents[first : first + DOCUMENT_BLOCK]
-            best = _nearest(best, compared(vectors.measure, queries, some), first, top)
+    for start in range(0, len(queries), QUERY_BLOCK):
+        asked = queries[start : start + QUERY_BLOCK]
+        best = _no_documents(len(asked))
+        for first in range(0, len(documents), DOCUMENT_BLOCK):
+            best = _nearest(best, compared(measure, asked, documents[first : first + DOCUMENT_BLOCK]), first, top)
         places.append(best[1])
     return without_own(torch.cat(places), top=top, own=own)
 
@@ -136,8 +129,12 @@ def _nearest(best: Best, scores: Tensor, first: int, top: int) -> Best:
     """
     values, indices = scores.topk(min(top + 1, scores.shape[1]), dim=1)
     tied = (scores == values[:, -1:]).sum(dim=1) > (values == values[:, -1:]).sum(dim=1)
-    if tied.any():  # `topk` breaks ties arbitrarily; a stable sort is many times slower
-        indices[tied] = scores[tied].argsort(dim=1, descending=True, stable=True)[:, : values.shape[1]]
+    if tied.any():  # `topk` breaks ties arbitrarily; take the first documents of the last value
+        rows, last = scores[tied], values[tied, -1:]
+        above, equal = rows > last, rows == last
+        left = values.shape[1] - above.sum(dim=1, keepdim=True)
+        kept = above | (equal & (equal.cumsum(dim=1, dtype=torch.int32) <= left))
+        indices[tied] = kept.nonzero()[:, 1].reshape(-1, values.shape[1])
     indices = indices.sort(dim=1).values
     values = torch.cat([best[0], scores.gather(1, indices)], 1)
     places = torch.cat([best[1], indices + first], 1)
@@ -228,19 +225,18 @@ def evaluate_retrieval(
         DataError: Vectors are not finite.
     """
     form = form or VectorFormat()
-    vectors = encode_set(encoder, data, progress=reporter(progress))
-    stored = vectors.stored(form)
-    scores = score_queries(search(stored, top=top, own=data.own_documents), data.relevance)
+    encoded = encode_set(encoder, data, reporter(progress))
+    width, stored = encoded[1].shape[1], store_set(*encoded, form)
+    scores = score_queries(search(*stored, top=top, own=data.own_documents), data.relevance)
     estimates = {_at(metric, top): estimated(values) for metric, values in scores.items()}
     few = too_few(len(data.queries), "query", "queries")
     values: Values = {heading: value for heading, (value, _) in estimates.items()}
-    width = vectors.documents.shape[1]
     values |= {"dimensions": form.kept(width), "bytes per vector": form.bytes_per_vector(width)}
     intervals = {} if few else {heading: ends for heading, (_, ends) in estimates.items()}
     size = (len(data.queries), len(data.documents))
     row = Score(task=data.name, labels={"vectors": form.precision}, values=values, intervals=intervals, size=size)
     notes = [f"{counted(len(data.queries), 'query', 'queries')}: too few for an interval."] if few else []
-    return report_of("search", encoder, model, f"{_searched(data)}, by {stored.measure}, × 100", [row], notes)
+    return report_of("search", encoder, model, f"{_searched(data)}, by {stored[-1]}, × 100", [row], notes)
 
 
 def _at(metric: SearchMetric, top: int) -> str:
@@ -282,8 +278,8 @@ def compare(
         progress: True for bars and logs, or a callable.
     """
     progress = reporter(progress)
-    sides = {"full": encode_set(full, data, progress=progress), "lean": encode_set(lean, data, progress=progress)}
-    widths = {name: side.documents.shape[1] for name, side in sides.items()}
+    sides = {"full": encode_set(full, data, progress), "lean": encode_set(lean, data, progress)}
+    widths = {name: documents.shape[1] for name, (_, documents, _) in sides.items()}
     notes = [f"Overlap: share of the {top} documents found by the full model in float32."]
     ways = dict(WAYS)
     if widths["full"] != widths["lean"]:
@@ -297,12 +293,12 @@ def compare(
     for precision in PRECISIONS:
         form = VectorFormat(precision=precision)
         try:
-            stored = {name: side.stored(form) for name, side in sides.items()}
+            stored = {name: store_set(*side, form) for name, side in sides.items()}
         except UsageError as error:
             notes.append(f"{precision} is left out. {error}")
             continue
         for way, (queries, index) in ways.items():
-            places = search(replace(stored[index], queries=stored[queries].queries), top=top, own=data.own_documents)
+            places = search(stored[queries][0], *stored[index][1:], top=top, own=data.own_documents)
             scores = score_queries(places, data.relevance)
             best = best or (places, scores)  # the first: full, float32
             values: Values = {_at(name, top): float(each.mean()) for name, each in scores.items()}
@@ -381,8 +377,8 @@ def score_retrieval(
     lists, probes = check_number("lists", lists, _LISTS), check_number("probes", probes, _LISTS)
     threads = check_threads(threads)
     faiss = require("faiss", extra="search")
-    vectors = encode_set(encoder, data, progress=reporter(progress))
-    queries, texts = (torch.nn.functional.normalize(side).numpy() for side in (vectors.queries, vectors.documents))
+    encoded = encode_set(encoder, data, reporter(progress))
+    queries, texts = (torch.nn.functional.normalize(side).numpy() for side in encoded[:2])
     width = texts.shape[1]
     faiss.omp_set_num_threads(threads)
     (exact := faiss.IndexFlatIP(width)).add(texts)

@@ -20,7 +20,7 @@ from truncate_kit.core.hardware import (
 )
 from truncate_kit.core.results import Result, sealed, unsealed
 from truncate_kit.core.settings import MACHINE, RESULTS, Bounds, check_settings, setting
-from truncate_kit.core.workspace import is_weights, model_digests
+from truncate_kit.core.workspace import model_digests
 
 _POINTS = Bounds(0, 200, whole=False)
 
@@ -142,7 +142,7 @@ def _changed_file(folder: Path, report: ExportReport) -> str | None:
         if not (folder / name).is_file() or digest_of(folder / name) != digest:
             return name
     known, now = report.model_sha256, model_digests(folder) if report.model_sha256 else {}
-    names = known | now if any(map(is_weights, now)) else known.keys() & now.keys()
+    names = known | now if any(name.endswith((".safetensors", ".bin")) for name in now) else known.keys() & now.keys()
     return next((name for name in names if known.get(name) != now.get(name)), None)
 
 

@@ -21,7 +21,7 @@ from truncate_kit.data.retrieval import (
     with_queries,
 )
 from truncate_kit.evaluation.graded import measure_of
-from truncate_kit.evaluation.retrieval import SearchVectors, estimated, score_queries, search
+from truncate_kit.evaluation.retrieval import estimated, score_queries, search
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, prompted_ids, side_prompt
 from truncate_kit.training.examples import Evaluator, Scores
 
@@ -68,9 +68,8 @@ class RetrievalEvaluator(Evaluator):
     def scores(self, queries: Tensor, documents: Tensor) -> NDArray[np.float64]:
         """Return scores × 100 (queries,) from query vectors and document vectors of `texts()`."""
         count = len(self._relevance)
-        sides = SearchVectors(queries=queries[:count], documents=documents[count:], measure=self._measure)
         with torch.autocast("cpu", enabled=False):  # scores are compared to two decimals
-            ranked = search(sides, top=TOP, own=self._own)
+            ranked = search(queries[:count], documents[count:], self._measure, top=TOP, own=self._own)
         return score_queries(ranked, self._relevance)[self._metric]
 
 
@@ -79,7 +78,7 @@ def check_queries(data: RetrievalSet) -> None:
     if (number := len(set(data.queries))) < 2 * FEWEST_QUERIES:
         raise DataError(
             f"{data.name} has {number} judged queries: too few to choose by one half and report the other.",
-            hint=f"Give at least {2 * FEWEST_QUERIES}, remove dev.tsv to use test.tsv, or choose by something else.",
+            hint=f"Give at least {2 * FEWEST_QUERIES}, or choose by something else.",
         )
 
 
