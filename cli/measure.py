@@ -12,7 +12,7 @@ from truncate_kit.core.errors import UsageError, known_name
 from truncate_kit.core.files import local_path
 from truncate_kit.core.settings import blocks_named
 from truncate_kit.core.vectors import VectorFormat
-from truncate_kit.core.workspace import Source, read_origin
+from truncate_kit.core.workspace import Source, model_digest, read_origin
 from truncate_kit.evaluation.suites import SUITES
 
 from . import options
@@ -150,7 +150,6 @@ def evaluate(
         refuse("your own pairs or queries", split=split, dimensions=dimensions, vectors=vectors != "float32")
     tasks = _mteb_tasks(mteb) if mteb else []
 
-    from truncate_kit.evaluation import measured_digest
     from truncate_kit.evaluation.suites import run_suite
 
     source = workspace.finished_model(model, pooling, max_length)
@@ -165,7 +164,7 @@ def evaluate(
             report = run_suite(suite, encoder, pairs.data, own, model=source.name, threads=hardware.threads, **run)
         else:
             report = _scored(encoder, source.name, pairs, split, form, workspace)
-        report = replace(report, sha256=measured_digest(source.name)) if stored else report
+        report = replace(report, sha256=model_digest(source.name)) if stored else report
         saved = [workspace.write(report, workspace.suite(report.suite))] if stored else []
     show(report, *saved, figures=workspace.folder if stored else None)
     if encoder.heads is not None and (tasks or report.suite in ("search", "retrieval")):

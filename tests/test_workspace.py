@@ -59,9 +59,9 @@ def test_models_runs_and_sizes(workspace, swept):
 
 def test_clean_frees_copies_and_the_same_call_gives_the_same_result(workspace, swept, tmp_path):
     _, result, model = swept
-    left = workspace.folder / ".lean.abcdefgh.tmp"
+    left = workspace.lean / ".scores.csv.abcdefgh.tmp"
     left.mkdir()
-    (left / "model.safetensors").write_bytes(b"half" * 1000)
+    (left / "scores.csv").write_bytes(b"half" * 1000)
     lean = (workspace.lean / "model.safetensors").read_bytes()
     before, spare = size(workspace.folder), contents(workspace).spare_bytes
     found = clean(workspace)
@@ -93,18 +93,6 @@ def test_an_adapted_model_stays_while_trials_wait(workspace):
     assert len(list(home.rglob("weights.safetensors"))) == 2
     clean(workspace)
     assert not list(home.rglob("weights.safetensors"))
-
-
-def test_what_was_written_in_part_goes_wherever_it_lies(workspace):
-    """Also behind a kill in the middle of a graph of gigabytes; what another process writes stays."""
-    places = [workspace.folder, workspace.lean, workspace.study, next((workspace.folder / "trials").glob("*/"))]
-    parts = [place / ".scores.csv._2iw61bn.tmp" for place in places]
-    for part in parts:
-        part.mkdir(parents=True)
-        (part / "scores.csv").write_text("half of it")
-    assert not [name for name in contents(workspace).reports if ".tmp" in name]
-    clean(workspace)
-    assert not [part for part in parts if part.exists()]
 
 
 def test_what_links_point_to_is_neither_counted_nor_removed(workspace, tmp_path):

@@ -28,8 +28,11 @@ def at_each_layer(encoder, data, metric="nDCG@10", first=0):
     return pytest.approx(scores, abs=1e-6)
 
 
-@pytest.mark.parametrize("how", [{}, {"max_texts": 20}, {"streamed": True}, {"pooling": "max"}], ids=str)
-@pytest.mark.parametrize("family", ["bert", "modernbert"])
+@pytest.mark.parametrize(
+    ("family", "how"),
+    [("modernbert", {}), ("bert", {"max_texts": 20}), ("bert", {"streamed": True}), ("bert", {"pooling": "max"})],
+    ids=str,
+)
 def test_it_is_that_of_the_model_cut_there(tiny_folder, some_empty, family, how, monkeypatch):
     monkeypatch.setattr(retrieval, "DOCUMENTS_AT_A_TIME", 17)
     encoder = load_encoder(tiny_folder(family))

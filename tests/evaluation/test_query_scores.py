@@ -2,10 +2,9 @@
 
 import numpy as np
 import pytest
-import torch
 from sklearn.metrics import ndcg_score
 
-from truncate_kit.evaluation.retrieval import estimated, overlaps, score_queries, without_own
+from truncate_kit.evaluation.retrieval import estimated, overlaps, score_queries
 
 
 def test_ndcg_is_that_of_scikit_learn():
@@ -46,15 +45,3 @@ def test_the_interval_is_that_of_the_mean():
     error = values.std() / np.sqrt(400)  # the normal approximation
     assert ends == pytest.approx((mean - 1.96 * error, mean + 1.96 * error), abs=0.1)
     assert estimated(values) == (mean, ends)
-
-
-def test_the_reciprocal_rank_by_hand_where_a_query_is_itself_among_the_documents():
-    rows = [[4, 2, 9, 0, 1, 3, 5, 6, 7, 8, 10], [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10], [3] + [-1] * 10]
-    relevance = [{9: 1.0, 8: 1.0}, {10: 1.0}, {1: 1.0}]
-
-    def scores(own):
-        return score_queries(without_own(torch.tensor(rows), top=10, own=own), relevance)["mrr"]
-
-    # first: rank 3; second: itself (place 0) takes no rank, so place 10 is the tenth; third: not found
-    assert scores([None, 0, None]) == pytest.approx([100 / 3, 10, 0])
-    assert scores(None) == pytest.approx([100 / 3, 0, 0])

@@ -159,9 +159,10 @@ def model_digests(folder: Path) -> dict[str, str]:
     return {str(file.relative_to(folder)): digest for file, digest in digests.items()}
 
 
-def model_digest(folder: Path) -> str:
-    """Return one SHA-256 over `model_digests`."""
-    return digest_of_values(model_digests(folder))
+def model_digest(model: str) -> str | None:
+    """Return one SHA-256 over `model_digests` of a folder, None for other names."""
+    folder = local_path(model)
+    return digest_of_values(model_digests(folder)) if folder.is_dir() else None
 
 
 # Words for places

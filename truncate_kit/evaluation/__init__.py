@@ -5,20 +5,12 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Self
 
-from truncate_kit.core.files import local_path
 from truncate_kit.core.results import Amounts, Result
 from truncate_kit.core.vectors import TextEncoder
-from truncate_kit.core.workspace import model_digest
 
 Values = dict[str, int | float | None]
 Note = Callable[[str], None]
 """Tells the user a sentence."""
-
-
-def measured_digest(model: str) -> str | None:
-    """Return the SHA-256 of a model folder's weights, configuration and modules."""
-    folder = local_path(model)
-    return model_digest(folder) if folder.is_dir() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

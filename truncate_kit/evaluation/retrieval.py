@@ -129,12 +129,10 @@ def _nearest(best: Best, scores: Tensor, first: int, top: int) -> Best:
     """
     values, indices = scores.topk(min(top + 1, scores.shape[1]), dim=1)
     tied = (scores == values[:, -1:]).sum(dim=1) > (values == values[:, -1:]).sum(dim=1)
-    if tied.any():  # `topk` breaks ties arbitrarily; take the first documents of the last value
-        rows, last = scores[tied], values[tied, -1:]
-        above, equal = rows > last, rows == last
-        left = values.shape[1] - above.sum(dim=1, keepdim=True)
-        kept = above | (equal & (equal.cumsum(dim=1, dtype=torch.int32) <= left))
-        indices[tied] = kept.nonzero()[:, 1].reshape(-1, values.shape[1])
+    if tied.any():  # `topk` breaks ties arbitrarily; a second one, by place, takes the first documents
+        rows, last, places = scores[tied], values[tied, -1:], torch.arange(scores.shape[1], dtype=torch.float32)
+        keys = (-places).where(rows == last, -torch.inf).masked_fill(rows > last, 1)
+        indices[tied] = keys.topk(values.shape[1], dim=1).indices
     indices = indices.sort(dim=1).values
     values = torch.cat([best[0], scores.gather(1, indices)], 1)
     places = torch.cat([best[1], indices + first], 1)

@@ -27,9 +27,10 @@ from truncate_kit.core.workspace import (
     Source,
     Workspace,
     miniature_path,
+    model_digest,
     read_origin,
 )
-from truncate_kit.evaluation import SuiteReport, measured_digest
+from truncate_kit.evaluation import SuiteReport
 from truncate_kit.export.record import read_exports
 from truncate_kit.methods.bert_lc.settings import CombinationReport
 from truncate_kit.methods.contrast.settings import ContrastiveResult
@@ -186,7 +187,7 @@ def sections(run: Run) -> list[View]:
         parts.append(View("loading", "Use the model", snippets=snippets(run.model)))
     replaced = list[str]()
     for path, report in suite_reports(run.workspace).items():
-        now = measured_digest(run.workspace.located(report.model))
+        now = model_digest(run.workspace.located(report.model))
         if None not in (now, report.sha256) and now != report.sha256:
             replaced.append(f"{path.name} measured another model in the same place: run evaluate again.")
         else:
