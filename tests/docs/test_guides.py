@@ -47,7 +47,7 @@ PYTHON = re.compile(r"```python\n(.*?)```", re.DOTALL)
 SHORTER = {"--epochs": 1, "--prior-epochs": 1, "--seeds": 1, "--repeats": 1, "--splits": 1, "--threads": 1}
 SHORTER |= {"--lengths": 4}
 # How fast a tiny model gets depends on what else the machine does; compilers take half a minute (tests/bench has them).
-FIXED = {"--seeds": 1, "--speedup": 1.01, "--backends": "torch-fp32,onnx-fp32"}
+FIXED = {"--seeds": 1, "--workers": 1, "--speedup": 1.01, "--backends": "torch-fp32,onnx-fp32"}
 
 
 def make_masked(folder):
@@ -171,6 +171,9 @@ def test_every_command_that_can_run_here_runs(files, monkeypatch, capsys):
                 check_json(words[0], printed.out)
             if hub is not None:
                 assert {"model.onnx", "README.md"} <= set(hub.repos["OWNER/NAME"]["files"])
+    (search,) = PYTHON.findall((ROOT / "docs/guides/index-kept.md").read_text(encoding="utf-8"))
+    exec(search, found := {})
+    assert found["found"].shape == (20, 10)  # queries.txt, and the best texts of the index
     for kind in ("without the hub", "without a cluster", *(() if torch.cuda.is_available() else ("without a GPU",))):
         assert refused >= set(marked(kind)), kind
 
