@@ -146,7 +146,7 @@ def evaluate(
             refuse(f"--suite {name}", **{option: own[option] for option in others})
     form = VectorFormat(precision=vectors, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
     if suite is not None or mteb:
-        pairs.refuse_unless("graded pairs")
+        pairs.refuse_details()
         refuse("your own pairs or queries", split=split, dimensions=dimensions, vectors=vectors != "float32")
     tasks = _mteb_tasks(mteb) if mteb else []
 

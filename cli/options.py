@@ -203,9 +203,9 @@ class Pairs:
         None, "Lowest and highest possible score; else inferred.", DATA, parse=_scale, metavar="LOW,HIGH"
     )
 
-    def refuse_unless(self, goes_with: str) -> None:
-        """Raise `UsageError` for columns or a scale without `goes_with`."""
-        refuse(goes_with, columns=self.columns, scale=self.scale)
+    def refuse_details(self) -> None:
+        """Raise `UsageError` for columns or a scale: the data is of another kind."""
+        refuse("graded pairs", columns=self.columns, scale=self.scale)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -434,7 +434,7 @@ class Workspace(Places):
         if folder is None:
             refuse("a retrieval folder", search_metric=metric)
             return self.data(pairs)
-        pairs.refuse_unless("graded pairs")
+        pairs.refuse_details()
         if not is_retrieval_folder(folder):
             raise UsageError(f"{folder}, the data of the last command, does not exist.", hint="Name other data.")
         note(None if named else f"Data: {folder}, as in the last command.")

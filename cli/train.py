@@ -205,7 +205,7 @@ def _labelled(
     if row.data == "judged":
         from truncate_kit.training.queries import read_judged
 
-        pairs.refuse_unless("graded pairs")
+        pairs.refuse_details()
         judged, searched = read_judged(str(pairs.data), **without_none(metric=metric))
         note(*judged.notes)
         return judged, searched, Source(str(pairs.data))

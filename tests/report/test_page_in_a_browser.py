@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.browser import Tab, a_browser
+from tests.support.browser import Browser, Tab
 from tests.support.economy import drawing
 from tests.support.made_results import a_bench, a_quality, write_run
 from tests.support.pairs import TEXTS, pairs_of
@@ -21,7 +21,7 @@ DEMO = "TRUNCATE_KIT_DEMO"  # a workspace that the demo has made; CI names it
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory):
-    with a_browser(tmp_path_factory.mktemp("profile")) as found:
+    with Browser(tmp_path_factory.mktemp("profile")) as found:
         yield found
 
 

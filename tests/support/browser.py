@@ -6,8 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
@@ -30,7 +28,7 @@ def browser_program() -> str:
 
 
 class Browser:
-    """One browser process."""
+    """One browser process, which ends with its block."""
 
     def __init__(self, folder: Path) -> None:
         """folder: of its profile, which is thrown away."""
@@ -72,8 +70,10 @@ class Browser:
         message: dict[str, Any] = json.loads(line)
         return message
 
-    def close(self) -> None:
-        """End the process."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._process.kill()
         self._process.wait(SECONDS)
         os.close(self._out)
@@ -145,13 +145,3 @@ class Tab:
         """The page as PDF, as it would be printed."""
         found = self.call("Page.printToPDF", printBackground=True, preferCSSPageSize=True)
         file.write_bytes(base64.b64decode(found["data"]))
-
-
-@contextmanager
-def a_browser(folder: Path) -> Iterator[Browser]:
-    """A browser that ends with the block."""
-    browser = Browser(folder)
-    try:
-        yield browser
-    finally:
-        browser.close()
