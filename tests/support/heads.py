@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import torch
 
-from truncate_kit.models.encoder import BlockNetworks, Encoder, LayerHeads
+from truncate_kit.models.encoder import Encoder, LayerHeads
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 
@@ -21,11 +21,11 @@ def make_heads(
     seed: int = 0,
 ) -> LayerHeads:
     generator = torch.Generator().manual_seed(seed)
-    networks = BlockNetworks(width, codes, generator)
-    networks.fit(
+    heads = LayerHeads(width, len(codes), codes, kind=kind, hidden=hidden, generator=generator)
+    assert heads.networks is not None
+    heads.networks.fit(
         torch.randn(len(codes), width, generator=generator), torch.rand(len(codes), width, generator=generator)
     )
-    heads = LayerHeads(width, len(codes), networks, kind=kind, hidden=hidden, generator=generator)
     heads.scale.copy_(torch.rand(len(codes), generator=generator) + 0.2)
     return heads.eval()
 

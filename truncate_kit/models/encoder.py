@@ -152,12 +152,13 @@ class LayerHeads(nn.Module):
     Args:
         width: d.
         blocks: L.
-        networks: Compute the codes; None uses the states.
+        code_widths: Size of each block's code, see `BlockNetworks`; None uses the states.
         kind: `exp`: exp(−f(x)), f(x) = Σ_k softplus(v_k) |tanh(w_k·x + c_k) − tanh(c_k)|: equal texts always score 1.
             `sigmoid`: σ(v·tanh(W x + c) + a), as in the paper.
         hidden: Hidden units of the score.
         raw: Leave out the final norm.
-        generator: For the score's initial weights.
+        depth: Layers of each network.
+        generator: For the initial weights.
     """
 
     scale: Tensor
@@ -166,21 +167,22 @@ class LayerHeads(nn.Module):
         self,
         width: int,
         blocks: int,
-        networks: BlockNetworks | None,
+        code_widths: Sequence[int] | None,
         *,
         kind: ScoreKind,
         hidden: int,
         raw: bool = False,
+        depth: int | None = 1,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.width, self.blocks, self.networks, self.raw = width, blocks, networks, raw
+        self.width, self.blocks, self.raw = width, blocks, raw
+        self.networks = BlockNetworks(width, code_widths, generator, depth=depth or 1) if code_widths else None
         self.kind: ScoreKind = known_name("score", kind, get_args(ScoreKind))
-        self.runs = networks.runs if networks is not None else [(width, blocks)]
+        self.runs = self.networks.runs if self.networks is not None else [(width, blocks)]
         self.out_features = sum(code * count for code, count in self.runs)
         self.settings: dict[str, Any] = {"width": width, "blocks": blocks, "kind": kind, "hidden": hidden, "raw": raw}
-        self.settings["code_widths"] = None if networks is None else networks.code_widths
-        self.settings["depth"] = None if networks is None else len(networks.layers)
+        self.settings |= {"code_widths": code_widths or None, "depth": depth if code_widths else None}
         # Non-negative: the initial score falls with every distance.
         self.weight = nn.Parameter(torch.rand(hidden, blocks, generator=generator) * 2 / blocks)
         self.shift = nn.Parameter(torch.rand(hidden, generator=generator) * 2 - 1)

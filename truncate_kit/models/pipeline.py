@@ -20,7 +20,7 @@ from truncate_kit.core.hardware import EXPORT_RECORD, GRAPH_FILES
 from truncate_kit.core.workspace import ORIGIN_FILE, Origin, model_digests
 from truncate_kit.data.seen import write_seen
 from truncate_kit.models import layer_pooling
-from truncate_kit.models.encoder import POOLING_MODES, BlockNetworks, Encoder, LayerHeads
+from truncate_kit.models.encoder import POOLING_MODES, Encoder, LayerHeads
 from truncate_kit.models.layer_pooling import (
     LayerAttentionPooling,
     LayerPooler,
@@ -314,13 +314,7 @@ def _dense(path: Path, values: dict[str, Any]) -> Dense:
 
 def read_layer_heads(place: Path) -> LayerHeads:
     """Read heads from settings and weights. Raises `ModelError` if damaged."""
-
-    def build(values: dict[str, Any]) -> LayerHeads:
-        codes, depth = values.pop("code_widths"), values.pop("depth")
-        networks = None if codes is None else BlockNetworks(values["width"], codes, depth=depth)
-        return LayerHeads(networks=networks, **values)
-
-    return read_module(place, build)
+    return read_module(place, lambda values: LayerHeads(**values))
 
 
 def write_pipeline(folder: Path, encoder: Encoder) -> None:

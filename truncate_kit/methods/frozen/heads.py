@@ -256,15 +256,14 @@ def new_heads(
     """
     generator = torch.Generator().manual_seed(seed)
     blocks, width = pairs.values.shape[1:]
-    networks = BlockNetworks(width, code_widths, generator, depth=settings.depth) if code_widths else None
-    if networks is not None and autoencoders is not None:
+    kind, hidden, depth = cast(ScoreKind, settings.score), settings.hidden, settings.depth
+    heads = LayerHeads(width, blocks, code_widths, kind=kind, hidden=hidden, depth=depth, generator=generator)
+    if heads.networks is not None and autoencoders is not None:
         pretrained = autoencoders.networks.state_dict()
-        for name, own in networks.state_dict().items():
+        for name, own in heads.networks.state_dict().items():
             own.copy_(pretrained[name][: len(own)])  # lowest blocks come first, in flat biases too
-    elif networks is not None:
-        networks.fit(*moments(pairs.values[np.unique([pairs.first, pairs.second])]))
-    kind = cast(ScoreKind, settings.score)
-    heads = LayerHeads(width, blocks, networks, kind=kind, hidden=settings.hidden, generator=generator)
+    elif heads.networks is not None:
+        heads.networks.fit(*moments(pairs.values[np.unique([pairs.first, pairs.second])]))
     typical = pairs.distances(heads).mean(dim=0)
     heads.scale.copy_(torch.where(typical > 0, typical, 1.0))
     return heads
