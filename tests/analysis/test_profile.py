@@ -89,8 +89,7 @@ def test_bert_is_not_predicted_to_fall(mini_bert, published, shared_models, shar
     assert alone.drop.confidence < itself.drop.confidence
 
 
-@pytest.mark.parametrize("estimator", ["debiased", "biased"])
-@pytest.mark.parametrize("kernel", ["linear", "rbf"])
+@pytest.mark.parametrize(("estimator", "kernel"), [("debiased", "linear"), ("biased", "rbf")])
 def test_cka_of_both_estimators_and_kernels(estimator, kernel, encoder, other):
     found = profile(encoder, TEXTS, reference=other, settings=AnalysisSettings(estimator=estimator, kernel=kernel))
     own, theirs = layer_states(encoder, TEXTS), layer_states(other, TEXTS)
@@ -146,17 +145,9 @@ def test_layers_of_different_depths_meet_at_the_same_relative_depth(encoder, oth
     found = profile(encoder, TEXTS, reference=shallow)
     assert (found.depth, found.reference_depth) == (3, 1)
     assert found.cka.reference_layers == (0, 0, 1, 1)
-    matrix = torch.tensor(found.cka_matrix)
-    assert matrix.shape == (4, 2)
-    assert found.cka.values == pytest.approx(matrix[[0, 1, 2, 3], [0, 0, 1, 1]].tolist())
-
-
-def test_without_reference_the_model_is_compared_with_its_middle(encoder):
-    found = profile(encoder, TEXTS)
-    assert found.reference is None
-    assert torch.equal(torch.tensor(found.cka_matrix).diag(), torch.ones(4))
-    assert found.cka.reference_layers == (1, 1, 1, 1)
-    assert found.cka.values == pytest.approx([row[1] for row in found.cka_matrix], abs=1e-6)
+    assert torch.tensor(found.cka_matrix).shape == (4, 2)
+    alone = profile(encoder, TEXTS)  # is compared with its middle
+    assert (alone.reference, alone.cka.reference_layers) == (None, (1, 1, 1, 1))
 
 
 @pytest.mark.parametrize("with_reference", [True, False])
