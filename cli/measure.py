@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from truncate_kit.core.errors import UsageError, known_name
 from truncate_kit.core.files import local_path
-from truncate_kit.core.settings import blocks_named
+from truncate_kit.core.results import blocks_named
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.core.workspace import Source, model_digest, read_origin
 from truncate_kit.evaluation.suites import SUITES

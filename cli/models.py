@@ -120,14 +120,14 @@ def export(
     scored: PairSplits | RetrievalSet | None = None
     data_source = None
     if own_model and not cuts and pairs == Pairs() and (workspace.folder / RESULT_FILES["distill"]).is_file():
-        from truncate_kit.methods.distill.texts import own_pairs_of
+        from truncate_kit.methods.distill.labels import own_pairs_of
 
         scored = own_pairs_of(workspace)
         note(*(data_sentences(scored) if scored is not None else ()))
     if scored is None:
         scored, data_source = workspace.read(pairs)
     if isinstance(scored, RetrievalSet):
-        from truncate_kit.methods.distill.texts import search_pairs_of, texts_of
+        from truncate_kit.methods.distill.labels import search_pairs_of, texts_of
 
         texts_of(scored)
     elif precision == "int8":

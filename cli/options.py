@@ -15,15 +15,25 @@ import typer
 import truncate_kit
 from truncate_kit.core.errors import DataError, TruncateKitError, UsageError, known_name
 from truncate_kit.core.files import run_lock
-from truncate_kit.core.results import Result, file_for
-from truncate_kit.core.settings import DATA, LAYERS, MACHINE, RESULTS, TRAINING, names, numbers, setting
+from truncate_kit.core.progress import Engine
+from truncate_kit.core.results import (
+    DATA,
+    LAYERS,
+    MACHINE,
+    RESULTS,
+    TRAINING,
+    Result,
+    file_for,
+    names,
+    numbers,
+    setting,
+)
 from truncate_kit.core.workspace import Source, read_origin
 from truncate_kit.core.workspace import Workspace as Places
 
 from .console import note, say
 
 if TYPE_CHECKING:
-    from truncate_kit.core.parallel import Engine
     from truncate_kit.data.pairs import PairSplits
     from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.export.runtime import OnnxEncoder
@@ -249,14 +259,18 @@ class Machine(Hardware):
         """Return whether GPUs do the work."""
         return self.device is not None and self.device.startswith("cuda")
 
-    def open(self) -> "Engine":
+    def open(self) -> Engine:
         """Return the engine."""
-        from truncate_kit.core.parallel import Engine, Processes, RayCluster
-
         if self.engine == "ray":
+            from truncate_kit.core.parallel import RayCluster
+
             gpus = float(self.on_cuda) if self.gpus_per_worker is None else self.gpus_per_worker
             return RayCluster(self.ray_address or "auto", gpus=gpus, cpus=self.threads or 1)
-        return Engine() if self.workers is None else Processes(self.workers, device=self.device)
+        if self.workers is None:
+            return Engine()
+        from truncate_kit.core.parallel import Processes
+
+        return Processes(self.workers, device=self.device)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -302,7 +316,7 @@ def kept(layer: int | None, blocks: str | None) -> int | tuple[int, ...] | None:
     """Return the layer or blocks to keep."""
     if layer is not None and blocks is not None:
         raise UsageError("`layer` and `blocks` are both given.", hint="Leave out `layer` or `blocks`.")
-    from truncate_kit.core.settings import blocks_named
+    from truncate_kit.core.results import blocks_named
 
     return layer if blocks is None else blocks_named(blocks)
 
@@ -426,7 +440,6 @@ class Workspace(Places):
 
         `split`, `metric` and `chooses` are of `read_retrieval`.
         """
-        from truncate_kit.data.retrieval import read_retrieval
         from truncate_kit.data.tables import is_retrieval_folder
 
         named = pairs.data
@@ -437,6 +450,8 @@ class Workspace(Places):
         pairs.refuse_details()
         if not is_retrieval_folder(folder):
             raise UsageError(f"{folder}, the data of the last command, does not exist.", hint="Name other data.")
+        from truncate_kit.data.retrieval import read_retrieval
+
         note(None if named else f"Data: {folder}, as in the last command.")
         return read_retrieval(folder, split=split, chooses=chooses, **without_none(metric=metric)), folder
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from truncate_kit.core.errors import UsageError, known_name
 from truncate_kit.core.files import unfinished
-from truncate_kit.core.settings import blocks_named, names
+from truncate_kit.core.results import blocks_named, names
 from truncate_kit.core.workspace import Source, place_in_words
 
 from . import options
@@ -259,11 +259,10 @@ def distill(
         refuse("--data", columns=pairs.columns, scale=pairs.scale, search_metric=search_metric)
     if queries is None and settings.query_weight != 1:
         raise UsageError("`query_weight` weighs queries.", hint="Add `queries`.")
-    from truncate_kit.data.pairs import PairSplits
     from truncate_kit.data.tables import iter_texts
     from truncate_kit.methods.distill.distilling import distill as run
     from truncate_kit.methods.distill.distilling import find_aim
-    from truncate_kit.methods.distill.texts import RawTexts
+    from truncate_kit.methods.distill.learning import RawTexts
     from truncate_kit.training.loop import joined
 
     left_out = {text for path in exclude or () for text in _texts_in(path)}
@@ -272,6 +271,8 @@ def distill(
         source = workspace.starting_model(model, pooling, max_length)
         held_out, data_source = None, None
         if pairs.data is not None:
+            from truncate_kit.data.pairs import PairSplits
+
             held_out, data_source = workspace.read(pairs, metric=search_metric, chooses=True)
             if isinstance(held_out, PairSplits) and held_out.dev is None:  # no train pairs needed
                 held_out = workspace.divided(held_out)
@@ -302,24 +303,31 @@ def distill(
     note(push.upload(workspace.lean))
 
 
+def _retrieval_in(path: Path) -> "RetrievalSet | None":
+    """Read a retrieval folder; None for anything else."""
+    from truncate_kit.data.tables import is_retrieval_folder
+
+    if not is_retrieval_folder(path):
+        return None
+    from truncate_kit.data.retrieval import read_retrieval
+
+    return read_retrieval(path, chooses=True)
+
+
 def _learned_from(paths: Sequence[Path]) -> Iterator[str]:
     """Yield the texts of files and the documents of retrieval folders."""
-    from truncate_kit.data.retrieval import read_retrieval
-    from truncate_kit.data.tables import is_retrieval_folder, iter_texts
+    from truncate_kit.data.tables import iter_texts
 
     for path in paths:
-        if is_retrieval_folder(path):
-            yield from filter(None, read_retrieval(path, chooses=True).documents)
-        else:
-            yield from iter_texts(path)
+        searched = _retrieval_in(path)
+        yield from iter_texts(path) if searched is None else filter(None, searched.documents)
 
 
 def _texts_in(path: Path) -> list[str]:
-    from truncate_kit.data.retrieval import read_retrieval
-    from truncate_kit.data.tables import is_retrieval_folder, read_texts
+    from truncate_kit.data.tables import read_texts
 
-    if is_retrieval_folder(path):
-        return sorted(read_retrieval(path, chooses=True).held_out - {""})
+    if (searched := _retrieval_in(path)) is not None:
+        return sorted(searched.held_out - {""})
     files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
     return [text for file in files for text in read_texts(file)]
 

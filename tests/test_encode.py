@@ -14,7 +14,7 @@ import torch
 
 from truncate_kit.core.errors import DataError, FileProblemError, UsageError
 from truncate_kit.core.files import run_lock
-from truncate_kit.core.parallel import Engine
+from truncate_kit.core.progress import Engine
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.export.encode import encode_file
 from truncate_kit.export.exporting import export_onnx

@@ -27,8 +27,8 @@ from truncate_kit.data.seen import (
 )
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.methods.distill.distilling import distill
+from truncate_kit.methods.distill.learning import RawTexts
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
-from truncate_kit.methods.distill.texts import RawTexts
 from truncate_kit.methods.priors import WordPrior
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import SweepSettings

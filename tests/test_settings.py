@@ -13,7 +13,7 @@ from truncate_kit.bench.result import BenchSettings
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.hardware import check_threads
 from truncate_kit.core.parallel import Processes
-from truncate_kit.core.settings import Bounds, blocks_named, first_seeds
+from truncate_kit.core.results import Bounds, blocks_named, first_seeds
 from truncate_kit.core.workspace import blocks_in_words, place_in_words
 from truncate_kit.evaluation.transfer import TransferSettings
 from truncate_kit.export.record import ExportSettings

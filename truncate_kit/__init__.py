@@ -46,7 +46,7 @@ _NAMES = {  # by module
     "methods.distill.distilling": "find_aim distill",
     "methods.distill.settings": "DistillResult Budget DistillSettings",
     "methods.distill.subsets": "search_subsets",
-    "methods.distill.texts": "RawTexts",
+    "methods.distill.learning": "RawTexts",
     "methods.frozen.run": "finetune_frozen",
     "methods.frozen.settings": "FrozenReport FrozenSettings",
     "methods.priors": "adapt WordPrior",

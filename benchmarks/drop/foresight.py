@@ -27,9 +27,8 @@ from benchmarks.common import new_parser, print_table, read_rows, write_rows
 from benchmarks.pick.measure import MINIATURES, TASKS, load_set
 from benchmarks.pick.rules import BUNDLED_NOW, RANDOM, Case, by_model, interval, read_cases
 from benchmarks.records import Records
-from truncate_kit.analysis.drop import LEAST_RANK, DropPrediction
 from truncate_kit.analysis.profile import ANALYSED_TEXTS, profile
-from truncate_kit.analysis.result import AnalysisSettings
+from truncate_kit.analysis.result import LEAST_RANK, AnalysisSettings, DropPrediction
 from truncate_kit.core.workspace import default_reference
 from truncate_kit.models.loading import load_encoder
 
@@ -208,7 +207,7 @@ def fitted(cases: Sequence[Foreseen], places: Sequence[int]) -> np.ndarray:
 
 
 def calibration(cases: Sequence[Foreseen]) -> tuple[float, ...]:
-    """Fit `truncate_kit.analysis.drop.LOG_ODDS` on all cases of similarity with signs."""
+    """Fit `truncate_kit.analysis.result.LOG_ODDS` on all cases of similarity with signs."""
     places = (SPEARMAN, RANK)
     weights = fitted([one for one in cases if one.case.similarity], places)
     return float(weights[0]), *map(float, weights[1:] / UNITS[list(places)])

@@ -20,9 +20,15 @@ from benchmarks.lean.scores import evaluation_texts, scores_of
 from benchmarks.lean.texts import LONGEST, learned_lines, mixed, questions
 from truncate_kit.core.hardware import TRAINING_PRECISIONS
 from truncate_kit.data.retrieval import read_retrieval
-from truncate_kit.methods.distill.learning import AgreementEvaluator, TaughtTexts, rows_of, student_run, teacher_vectors
+from truncate_kit.methods.distill.learning import (
+    AgreementEvaluator,
+    RawTexts,
+    TaughtTexts,
+    add_vectors,
+    store_texts,
+    student_run,
+)
 from truncate_kit.methods.distill.settings import Blocks, DistillSettings
-from truncate_kit.methods.distill.texts import RawTexts, store_texts
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import keep
 
@@ -185,14 +191,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             asked = queries_of(variant.queries, lines[::-1], given.data, QUERIES, list(words))  # others begin in front
             raw = RawTexts(texts=[*others, *served], queries=asked, exclude=exclude - set(served))
             store = store_texts(full, raw, folder / "texts")
-            vectors = teacher_vectors(full, store, folder / "vectors")
+            add_vectors(full, store)
             first = store.num_queries  # held-out texts are of one kind in all variants
             order = first + np.random.default_rng(0).permutation(len(store) - first)
             held, learned_from = order[:HELD], np.concatenate([np.arange(first), order[HELD:]])
             settings = replace(variant.settings, seed=seed, batch_size=given.batch_size, precision=given.precision)
             student = keep(full, variant.blocks)
-            examples = TaughtTexts(store, learned_from, vectors, settings, (full, variant.blocks))
-            evaluator = AgreementEvaluator(store.ids_at(held), rows_of(vectors, held.tolist()))
+            examples = TaughtTexts(store, learned_from, settings, (full, variant.blocks))
+            evaluator = AgreementEvaluator(store.ids_at(held), store.vectors_at(held.tolist()))
             run = student_run(student, examples, evaluator, settings)
             if variant.muon is not None:
                 run.optimiser = by_muon(run.trained, run.rate, variant.muon)  # type: ignore[assignment]  # has what the loop asks for

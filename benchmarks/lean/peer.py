@@ -21,14 +21,13 @@ from torch import nn
 
 from benchmarks.common import new_parser, write_rows
 from benchmarks.lean.texts import corpus_lines, mixed
-from truncate_kit.methods.distill.learning import TaughtTexts, student_run
+from truncate_kit.methods.distill.learning import RawTexts, TaughtTexts, store_texts, student_run
 from truncate_kit.methods.distill.settings import DistillSettings
-from truncate_kit.methods.distill.texts import RawTexts, store_texts
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import keep
-from truncate_kit.training.examples import Evaluator
+from truncate_kit.training.loop import Evaluator
 
 if TYPE_CHECKING:
     from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer
@@ -60,9 +59,9 @@ def timed(learn: Callable[[], object], num_texts: int) -> Rates:
 def ours(full: Encoder, blocks: tuple[int, ...], work: Path, texts: list[str], precision: str) -> Rates:
     """Return the rates of the lean loop."""
     store = store_texts(full, RawTexts(texts=texts), work / "texts")
-    vectors = full.encode_ids([store.ids(place) for place in range(len(store))]).numpy().astype(np.float16)
+    store.vectors = full.encode_ids([store.ids(place) for place in range(len(store))]).numpy().astype(np.float16)
     settings = DistillSettings(batch_size=BATCH, precision=precision)  # type: ignore[arg-type]  # checked there
-    examples = TaughtTexts(store, np.arange(len(store)), vectors, settings)
+    examples = TaughtTexts(store, np.arange(len(store)), settings)
     run = student_run(keep(full, blocks), examples, Flat(), settings)
     return timed(run.train, len(store))
 

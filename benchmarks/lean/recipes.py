@@ -21,9 +21,15 @@ from benchmarks.common import new_parser, read_rows, write_rows
 from benchmarks.lean.peer import BATCH, Flat, timed, trainer
 from benchmarks.lean.scores import scores_of
 from benchmarks.lean.texts import learned_lines, mixed
-from truncate_kit.methods.distill.learning import TaughtTexts, student_run, teacher_vectors
+from truncate_kit.methods.distill.learning import (
+    RawTexts,
+    TaughtTexts,
+    TextStore,
+    add_vectors,
+    store_texts,
+    student_run,
+)
 from truncate_kit.methods.distill.settings import DistillSettings
-from truncate_kit.methods.distill.texts import RawTexts, TextStore, store_texts
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
@@ -44,14 +50,13 @@ class Contest:
     model: str
     store: TextStore
     texts: list[str]
-    vectors: np.ndarray[tuple[int, ...], np.dtype[np.float16]]
     work: Path
     threads: int
 
     def ours(self, blocks: Sequence[int], num_texts: int) -> Encoder:
         """Run the lean loop on the first texts, as `distill` does."""
         settings, student = DistillSettings(precision="bf16"), keep(self.full, blocks)
-        examples = TaughtTexts(self.store, np.arange(num_texts), self.vectors, settings)
+        examples = TaughtTexts(self.store, np.arange(num_texts), settings)
         student_run(student, examples, Flat(), settings).train()
         return student
 
@@ -61,7 +66,7 @@ class Contest:
         from sentence_transformers.losses import MSELoss
 
         model = SentenceTransformer(str(save_encoder(keep(self.full, blocks), self.work / "student")), device="cpu")
-        texts, vectors = self.texts[:num_texts], self.vectors[:num_texts]
+        texts, vectors = self.texts[:num_texts], self.store.vectors[:num_texts]
         trainer(model, MSELoss(model), texts, vectors, self.work, bf16=True, rate=rate).train()
         model.save(str(self.work / "taught"))
         return load_encoder(self.work / "taught", max_length=256)
@@ -73,7 +78,7 @@ class Contest:
 
         model = SentenceTransformer(self.model, device="cpu")
         loss = AdaptiveLayerLoss(model, MSELoss(model))
-        texts, vectors = self.texts[:num_texts], self.vectors[:num_texts]
+        texts, vectors = self.texts[:num_texts], self.store.vectors[:num_texts]
         trainer(model, loss, texts, vectors, self.work, bf16=True, rate=rate).train()
         model.save(str(self.work / "taught"))
         return keep(load_encoder(self.work / "taught", max_length=256), blocks)
@@ -109,8 +114,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     texts = list(dict.fromkeys(lines))
     store = store_texts(full, RawTexts(texts=texts), given.work / "texts")
     assert len(store) == len(texts)  # so that both read the same text with the same vector
-    vectors = teacher_vectors(full, store, given.work / "full")
-    contest = Contest(full, given.model, store, texts, vectors, given.work, given.threads)
+    add_vectors(full, store)
+    contest = Contest(full, given.model, store, texts, given.work, given.threads)
     for name, (blocks, learn) in contest.contestants().items():
         rows = read_rows(ROWS) if ROWS.exists() else []
         if any(row["contestant"] == name for row in rows):

@@ -15,8 +15,8 @@ from benchmarks.common import new_parser, read_rows, write_rows
 from benchmarks.lean.scores import Scores, evaluation_texts, scores_of
 from benchmarks.lean.texts import learned_lines, mixed, questions
 from truncate_kit.methods.distill.distilling import distill
+from truncate_kit.methods.distill.learning import RawTexts
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
-from truncate_kit.methods.distill.texts import RawTexts
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import keep
 

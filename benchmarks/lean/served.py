@@ -23,7 +23,7 @@ from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import ExportSettings
 from truncate_kit.export.runtime import OnnxEncoder, graph_files
 from truncate_kit.methods.distill.distilling import PRECISIONS, side_by_side
-from truncate_kit.methods.distill.texts import own_pairs
+from truncate_kit.methods.distill.labels import own_pairs
 from truncate_kit.models.loading import load_encoder
 
 ROWS = Path(__file__).parent / "served.csv"

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from benchmarks.common import new_parser
 from benchmarks.lean.scores import evaluation_texts
-from truncate_kit.methods.distill.texts import words_of
+from truncate_kit.methods.distill.learning import words_of
 
 SHORTEST, LONGEST = 60, 220
 """Words of passages and of joined texts."""

@@ -15,7 +15,7 @@ from transformers.models.electra.modeling_electra import ElectraDiscriminatorPre
 
 from truncate_kit.methods.priors import Hidden, MaskedEvaluator, MaskedHead, hidden_states_at
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches
-from truncate_kit.training.examples import Evaluator, Examples, Ids
+from truncate_kit.training.loop import Evaluator, Examples, Ids
 
 EVALUATED_TOGETHER = 64
 

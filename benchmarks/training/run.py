@@ -38,8 +38,8 @@ from truncate_kit.models.loading import load_encoder, random_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
 from truncate_kit.training import loop
-from truncate_kit.training.examples import Evaluator, Pairs, cosine_mse
-from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.examples import Pairs, cosine_mse
+from truncate_kit.training.loop import Evaluator, TrainingRun
 from truncate_kit.training.settings import TrainingSettings
 
 RATE = 2e-5

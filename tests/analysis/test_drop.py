@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from truncate_kit.analysis.drop import predict_drop
+from truncate_kit.analysis.result import predict_drop
 from truncate_kit.core.errors import DataError, UsageError
 
 # CKA to a BERT of the same shape, as published with the miniatures.

@@ -11,7 +11,7 @@ from benchmarks.common import read_rows
 from benchmarks.drop import foresight
 from benchmarks.pick import rules
 from benchmarks.pick import rules as cases
-from truncate_kit.analysis.drop import LOG_ODDS, drop_probability
+from truncate_kit.analysis.result import LOG_ODDS, drop_probability
 
 
 def one_case(model: str, dev: list[float], test: list[float]) -> cases.Case:

@@ -10,8 +10,9 @@ from tests.support.commands import refused, run, run_both
 from tests.support.retrieval import DOCUMENTS, QUERIES, retrieval_folder
 from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.evaluation.graded import evaluate
+from truncate_kit.methods.distill.labels import own_pairs
+from truncate_kit.methods.distill.learning import FOLDER, TextStore
 from truncate_kit.methods.distill.settings import DistillResult, LeanModel
-from truncate_kit.methods.distill.texts import FOLDER, TextStore, own_pairs
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.queries import halves
 from truncate_kit_cli.console import begin, show

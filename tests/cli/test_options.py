@@ -9,7 +9,7 @@ import typer
 import typer.main
 
 from truncate_kit.core.errors import UsageError
-from truncate_kit.core.settings import LAYERS, Bounds, check_settings, names, seeds_setting, setting
+from truncate_kit.core.results import LAYERS, Bounds, check_settings, names, seeds_setting, setting
 from truncate_kit_cli.app import COMMANDS, command_of
 from truncate_kit_cli.console import begin, in_options
 from truncate_kit_cli.options import command

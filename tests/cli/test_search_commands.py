@@ -15,7 +15,7 @@ from truncate_kit.core.workspace import Workspace
 from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.evaluation.retrieval import compare, evaluate_retrieval
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.methods.distill.texts import search_pairs_of
+from truncate_kit.methods.distill.labels import search_pairs_of
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate

@@ -10,8 +10,7 @@ from tests.support.commands import fails, run, run_both
 from tests.support.word_pieces import make_splitting, sentences
 from truncate_kit.core.results import FORMAT
 from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.methods.distill.learning import AgreementEvaluator
-from truncate_kit.methods.distill.texts import TextStore
+from truncate_kit.methods.distill.learning import AgreementEvaluator, TextStore
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.store import encoder_digest
 from truncate_kit.models.truncation import keep_words, piece_ids, truncate

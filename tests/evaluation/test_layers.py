@@ -6,7 +6,7 @@ import pytest
 
 from truncate_kit.analysis.profile import profile
 from truncate_kit.analysis.result import AnalysisSettings, LayerProfile
-from truncate_kit.data.retrieval import SEARCH_METRICS
+from truncate_kit.core.results import SEARCH_METRICS
 from truncate_kit.evaluation import retrieval
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.models.loading import load_encoder

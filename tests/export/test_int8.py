@@ -17,12 +17,11 @@ from truncate_kit.core.errors import DeviceError, ModelError, UsageError
 from truncate_kit.core.hardware import INSTRUCTIONS, multiplies_narrow
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.data.pairs import PairSet, TextPair
-from truncate_kit.export.encode import EncodingWork
 from truncate_kit.export.exporting import check_graph, export_onnx, odd_inputs
 from truncate_kit.export.graph import build_graph, fold_constants, save_graph, store_half, to_half
 from truncate_kit.export.int8 import quantizable, rounded
 from truncate_kit.export.record import ExportSettings, check_runnable, read_exports
-from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.export.runtime import EncodingWork, OnnxEncoder
 from truncate_kit.models.loading import load_encoder, random_encoder
 from truncate_kit.models.truncation import truncate
 

@@ -17,7 +17,8 @@ from tests.support.made_results import (
 from tests.support.pairs import TEXTS, pairs_of
 from tests.support.records import INVARIANCE, QUANTIZED
 from truncate_kit import AnalysisSettings, SweepSettings, profile
-from truncate_kit.analysis.drop import DropPrediction
+from truncate_kit.analysis.result import DropPrediction
+from truncate_kit.core.workspace import VocabularyCut
 from truncate_kit.data.pairs import Overlap
 from truncate_kit.evaluation import Score, SuiteReport, means_of
 from truncate_kit.evaluation.graded import Evaluation
@@ -26,7 +27,7 @@ from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 from truncate_kit.report.measuring import gained_table, rate
 from truncate_kit.report.view import Table, View, view_of
-from truncate_kit.training.cutting import CutResult, VocabularyCut
+from truncate_kit.training.cutting import CutResult
 
 
 def said(result):

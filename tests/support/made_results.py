@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 from typing import Any, Literal
 
-from truncate_kit.analysis.drop import DropPrediction
+from truncate_kit.analysis.result import DropPrediction
 from truncate_kit.bench.result import BenchedModel, BenchReport, Contestant, Key, Role, Scenario, Timing
 from truncate_kit.core.hardware import EXPORT_RECORD
 from truncate_kit.core.results import Result

@@ -5,8 +5,8 @@ from typing import Any
 
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.training.examples import Evaluator, Pairs, cosine_mse
-from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.examples import Pairs, cosine_mse
+from truncate_kit.training.loop import Evaluator, TrainingRun
 from truncate_kit.training.settings import TrainingSettings
 
 TEXTS = [f"the {'cat ' * (n % 7)}sat {'on ' * (n % 3)}mat" for n in range(40)]

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from truncate_kit.core.errors import DataError
-from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
+from truncate_kit.core.results import SEARCH_METRICS
+from truncate_kit.data.retrieval import RetrievalSet
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.queries import check_queries, choosing_queries, halves

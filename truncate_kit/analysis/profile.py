@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -18,21 +18,28 @@ from truncate_kit.analysis.cka import (
     relative_layers,
     require_finite,
 )
-from truncate_kit.analysis.drop import DropPrediction, predict_drop
-from truncate_kit.analysis.result import FEWEST_TEXTS, AnalysisSettings, LayerProfile, called
+from truncate_kit.analysis.result import (
+    FEWEST_TEXTS,
+    AnalysisSettings,
+    DropPrediction,
+    LayerProfile,
+    called,
+    predict_drop,
+)
 from truncate_kit.core.errors import DataError, UsageError, too_few_texts
 from truncate_kit.core.progress import Progress, ProgressOption, reporter
-from truncate_kit.core.settings import listed_texts
+from truncate_kit.core.results import SEARCH_METRICS, SearchMetric, listed_texts
 from truncate_kit.core.vectors import FEWEST_COMPARED
 from truncate_kit.core.workspace import default_reference
-from truncate_kit.data.pairs import PairPlaces, TextPair, distinct_texts, index_texts
-from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet, SearchMetric
-from truncate_kit.evaluation.graded import correlate, pair_similarities
-from truncate_kit.evaluation.retrieval import Reader, search_layers
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, side_prompt
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.store import encoder_digest, sha256_of
 from truncate_kit.models.truncation import StateBatch, iter_states, keep, layer_states, parameters_kept
+
+if TYPE_CHECKING:
+    from truncate_kit.data.pairs import PairPlaces, TextPair
+    from truncate_kit.data.retrieval import RetrievalSet
+    from truncate_kit.evaluation.retrieval import Reader
 
 ANALYSED_TEXTS = 2000  # enough for intervals of a few hundredths
 SAMPLE_TEXTS = 4_096  # for the matrix of all layer pairs when streaming
@@ -48,8 +55,8 @@ def profile(
     texts: Sequence[str] | None = None,
     *,
     reference: Encoder | None = None,
-    pairs: Iterable[TextPair] | None = None,
-    retrieval: RetrievalSet | None = None,
+    pairs: "Iterable[TextPair] | None" = None,
+    retrieval: "RetrievalSet | None" = None,
     settings: AnalysisSettings | None = None,
     progress: ProgressOption = False,
 ) -> LayerProfile:
@@ -86,6 +93,8 @@ def profile(
         raise UsageError("There are no texts to analyze.", hint="Give `texts`, or graded `pairs`.")
     distinct = list(dict.fromkeys(offered))
     if texts is None and pairs is not None:
+        from truncate_kit.data.pairs import distinct_texts
+
         drawn = distinct_texts(pairs)
     else:
         drawn = [distinct[place] for place in sorted(_order(len(distinct), settings.seed)[: settings.max_texts])]
@@ -138,7 +147,7 @@ def profile(
 
 
 def predicted_drop(
-    encoder: Encoder, texts: Sequence[str], *, pairs: Sequence[TextPair] | None = None, max_length: int | None = None
+    encoder: Encoder, texts: Sequence[str], *, pairs: "Sequence[TextPair] | None" = None, max_length: int | None = None
 ) -> DropPrediction | None:
     """Return the prediction of `profile` with the default reference of this model.
 
@@ -298,7 +307,7 @@ def _is_streamed(settings: AnalysisSettings, models: Sequence[Encoder], count: i
     return streamed
 
 
-def _drawn_pairs(pairs: list[TextPair], settings: AnalysisSettings) -> list[TextPair]:
+def _drawn_pairs(pairs: "list[TextPair]", settings: AnalysisSettings) -> "list[TextPair]":
     """Draw random pairs of at most `max_texts` texts; keep their order."""
     if settings.max_texts is None:
         return pairs
@@ -317,12 +326,15 @@ def _order(count: int, seed: int) -> list[int]:
 
 
 def _spearman(
-    read: Callable[..., Tensor], pairs: Sequence[TextPair], held: Mapping[str, int], states: Tensor
+    read: Callable[..., Tensor], pairs: "Sequence[TextPair]", held: Mapping[str, int], states: Tensor
 ) -> tuple[float | None, ...]:
     """Return Spearman × 100 of each layer (undefined for equal cosines); reuse held states.
 
     Raises `DataError` for fewer than three pairs or equal scores.
     """
+    from truncate_kit.data.pairs import distinct_texts, index_texts
+    from truncate_kit.evaluation.graded import correlate, pair_similarities
+
     parts: Iterable[tuple[PairPlaces, Tensor]]
     if set(distinct_texts(pairs)) <= held.keys():
         parts = [(index_texts(pairs, [*held])[1], states)]
@@ -338,11 +350,12 @@ def _spearman(
 
 
 def _search(
-    encoder: Encoder, read: Callable[..., Tensor], data: RetrievalSet, held: Mapping[str, int], states: Tensor
+    encoder: Encoder, read: Callable[..., Tensor], data: "RetrievalSet", held: Mapping[str, int], states: Tensor
 ) -> dict[SearchMetric, tuple[float, ...]]:
     """Score each layer by all metrics, the set's metric first; reuse held states if there is no prompt."""
+    from truncate_kit.evaluation.retrieval import search_layers
 
-    def reader(names: Sequence[str]) -> Reader:
+    def reader(names: Sequence[str]) -> "Reader":
         prompt = side_prompt(encoder, names)
 
         def all_states(texts: Sequence[str]) -> Tensor:

@@ -1,16 +1,205 @@
-"""Settings and results of an analysis of layers."""
+"""Settings and results of an analysis of layers, and the prediction of a drop.
 
+Predict from untrained states whether sentence scores drop at the end of a model.
+
+1. *CKA* drops if the last layer lies more than `CKA_DROP` below a level. With a reference, the level is the median over
+   the lower half of the blocks. Without one, CKA is to the own middle layer and the level is the median over the middle
+   half. The bundled BERT and generator drop without a CKA drop (benchmarks/drop/foresight.csv).
+2. A drop of untrained Spearman, else a collapse of effective rank, must *corroborate* step 1. With a reference and
+   neither curve, step 1 decides alone.
+3. *Confidence* grows from 0.5 to a ceiling with the distance of CKA's interval from `CKA_DROP` and the share of
+   agreeing signs. It is not calibrated: the constants come from a few small models. On later models, predicting no drop
+   carried no information (benchmarks/drop/foresight-brier.csv).
+
+*Probability* of a two-point drop: a logistic regression (`LOG_ODDS`) on untrained Spearman and effective rank, fitted
+on sweeps of four small models, scored by leaving one model out (same table).
+"""
+
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import exp, log2
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING, Literal, Self, get_args
 
-from truncate_kit.analysis.drop import DropPrediction
-from truncate_kit.core.results import Result
-from truncate_kit.core.settings import BATCH, DATA, LAYERS, SEED, Bounds, check_settings, setting
-from truncate_kit.data.retrieval import SearchMetric
+from truncate_kit.core.errors import UsageError, undefined_cka
+from truncate_kit.core.results import BATCH, DATA, LAYERS, SEED, Bounds, Result, SearchMetric, check_settings, setting
 
 if TYPE_CHECKING:
     from truncate_kit.models.layer_pooling import PoolingMode
+
+# Wider than CKA's interval on some hundred texts, narrower than observed drops (0.25 to 0.7).
+CKA_DROP = 0.15
+# Last layer / middle: 0.26 with a drop, 0.7 to 1.4 in other models.
+RANK_COLLAPSE = 0.5
+SPEARMAN_DROP = 2.0  # points
+CROWDED = 0.9  # mean cosine between unrelated texts
+# Block Influence: last block / median of the others.
+BUSY = 2.0
+CEILING_DROPS = 0.8  # with a reference; CKA also drops in models with steady scores
+# CKA also drops in sentence encoders whose last layers improve.
+CEILING_UNCORROBORATED = 0.65
+CEILING_STAYS = 0.9  # with a reference
+CEILING_ALONE = 0.65  # without a reference
+CEILING_CONTRADICTED = 0.6  # CKA and the corroborating sign disagree
+# Constant, per point of untrained Spearman lost, per halving of the rank.
+LOG_ODDS = (-0.033, 0.175, 0.404)  # by `benchmarks.drop.foresight`, on 54 sweeps
+LEAST_RANK = 1e-3  # for equal states
+CKA_LOST = "CKA lost at the end"
+OWN_MIDDLE = "the model's own middle layer"
+# All drops predicted on paraphrases were false (benchmarks/drop/foresight.csv).
+NOT_PREDICTED = "A drop at the end of the model cannot be predicted for classes or labels."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DropPrediction(Result):
+    """Predicted drop at the end of a model."""
+
+    from_layer: int | None
+    confidence: float  # 0.5 (a guess) to 1, not calibrated
+    sentence: str
+    signs: dict[str, float]  # CKA first
+    probability: float | None = None  # of a drop of two points; needs scores and effective rank
+
+    @property
+    def sureness(self) -> str:
+        """Format the probability, else the confidence."""
+        return f"{'confidence' if self.probability is None else 'probability'} {self.sure:.2f}"
+
+    @property
+    def last_before(self) -> int | None:
+        """Return the layer before a predicted drop, at least 1."""
+        return None if self.from_layer is None else max(1, self.from_layer - 1)
+
+    @property
+    def sure(self) -> float:
+        """Return the probability, else the confidence."""
+        return self.confidence if self.probability is None else self.probability
+
+
+def predict_drop(
+    cka: Sequence[float | None],
+    *,
+    reference: str | None = None,
+    low: Sequence[float | None] | None = None,
+    high: Sequence[float | None] | None = None,
+    effective_rank: Sequence[float] | None = None,
+    anisotropy: Sequence[float] | None = None,
+    block_influence: Sequence[float] | None = None,
+    untrained_spearman: Sequence[float] | None = None,
+) -> DropPrediction:
+    """Predict a drop from curves over layers 0 … depth (block_influence: 0 … depth − 1); undefined CKA is None.
+
+    CKA is to the reference at the same relative depth, else to layer depth // 2; low and high are its interval.
+    Spearman is × 100.
+
+    Raises:
+        UsageError: Fewer than two blocks, or, without a reference, neither effective_rank nor untrained_spearman.
+        DataError: CKA is undefined at a layer that the rule needs.
+    """
+    depth = len(cka) - 1
+    if depth < 2:
+        hint = "Predict drops for models of at least two blocks."
+        raise UsageError(f"A model of {depth} blocks is too short to compare its middle and end.", hint=hint)
+    if reference is None and effective_rank is None and untrained_spearman is None:
+        raise UsageError(
+            "Without a reference the drop cannot be predicted from CKA alone.",
+            hint="Give the effective rank of the layers, scores of the untrained states, or a reference model.",
+        )
+    # Without the embeddings.
+    level, last = _level(cka) if reference is None else _median(cka, range(1, depth // 2 + 1)), cka[-1]
+    if last is None:
+        raise undefined_cka([depth], "the model", "the last layer has no value to compare")
+    signs = _signs(effective_rank, anisotropy, block_influence, untrained_spearman)
+    by_cka, corroborated = level - last > CKA_DROP, None
+    place, move = "middle" if reference is None else "lower half", "drops" if by_cka else "keeps its level"
+    said = f"CKA to {reference or OWN_MIDDLE} {move} ({level:.2f} in the {place}, {last:.2f} at the last layer)"
+    if effective_rank is not None or untrained_spearman is not None:
+        name, (sign, corroborated) = next(iter(signs.items()))
+        said += f"; the {name} ({sign:.2f}) says {'so too' if corroborated == by_cka else 'otherwise'}"
+    drops = by_cka and corroborated is not False
+    near = (high if by_cka else low) or cka
+    margin = level - (near[-1] if near[-1] is not None else last) - CKA_DROP
+    strength = min(1.0, max(0.0, margin if by_cka else -margin) / CKA_DROP)
+    ceiling = _ceiling(by_cka, corroborated, with_reference=reference is not None)
+    agreeing = sum(says_drop == drops for _, says_drop in signs.values()) / len(signs) if signs else 1.0
+    confidence = round(0.5 + (ceiling - 0.5) * strength * agreeing, 2)
+    from_layer, probability = None, None
+    if untrained_spearman is not None and effective_rank is not None:
+        likely = drop_probability(untrained_spearman, effective_rank)
+        probability = round(min(0.99, max(0.01, likely)), 2)  # fitted on four models only
+        said += f"; by sweeps of four small models the probability of a drop of two points is {probability:.2f}"
+    elif drops:
+        said += f"; confidence {confidence:.2f}, not calibrated"
+    expected = "A drop of similarity scores at the end of this model is neither predicted nor ruled out"
+    if drops:
+        from_layer = depth
+        while from_layer > 1 and (value := cka[from_layer - 1]) is not None and value < level - CKA_DROP:
+            from_layer -= 1
+        expected = f"Scores are expected to drop from layer {from_layer} on"
+    return DropPrediction(
+        from_layer=from_layer,
+        confidence=confidence,
+        sentence=f"{expected}: {said}.",
+        signs={CKA_LOST: level - last} | {name: value for name, (value, _) in signs.items()},
+        probability=probability,
+    )
+
+
+def _signs(
+    effective_rank: Sequence[float] | None,
+    anisotropy: Sequence[float] | None,
+    block_influence: Sequence[float] | None,
+    untrained_spearman: Sequence[float] | None,
+) -> dict[str, tuple[float, bool]]:
+    """Return the signs except CKA and whether each shows a drop; the corroborating sign first."""
+    signs: dict[str, tuple[float, bool]] = {}
+    if untrained_spearman is not None:
+        change = untrained_spearman[-1] - _level(untrained_spearman)
+        signs["change of the untrained Spearman towards the end"] = change, change < -SPEARMAN_DROP
+    if effective_rank is not None:
+        ratio = effective_rank[-1] / _level(effective_rank)
+        signs["effective rank of the last layer against the middle"] = ratio, ratio < RANK_COLLAPSE
+    if anisotropy is not None:
+        crowded = anisotropy[-1] > max(CROWDED, _level(anisotropy))
+        signs["mean cosine of unrelated texts at the last layer"] = anisotropy[-1], crowded
+    if block_influence is not None and len(block_influence) > 1:
+        usual = median(block_influence[:-1])
+        ratio = block_influence[-1] / usual if usual > 0 else 1.0
+        signs["Block Influence of the last block against the others"] = ratio, ratio > BUSY
+    return signs
+
+
+def drop_probability(untrained_spearman: Sequence[float], effective_rank: Sequence[float]) -> float:
+    """Compute the drop probability by `LOG_ODDS` from last layer and middle half; Spearman × 100."""
+    constant, by_spearman, by_rank = LOG_ODDS
+    lost = _level(untrained_spearman) - untrained_spearman[-1]
+    halved = -log2(max(effective_rank[-1] / _level(effective_rank), LEAST_RANK))
+    return 1 / (1 + exp(-(constant + by_spearman * lost + by_rank * halved)))
+
+
+def _ceiling(by_cka: bool, corroborated: bool | None, *, with_reference: bool) -> float:
+    if not with_reference:
+        ceiling = CEILING_ALONE
+    elif not by_cka or corroborated is False:
+        ceiling = CEILING_STAYS
+    else:
+        ceiling = CEILING_UNCORROBORATED if corroborated is None else CEILING_DROPS
+    return ceiling if corroborated in (None, by_cka) else min(ceiling, CEILING_CONTRADICTED)
+
+
+def _level(curve: Sequence[float | None]) -> float:
+    """Return the median over layers depth / 4 … 3 depth / 4."""
+    depth = len(curve) - 1
+    return _median(curve, [layer for layer in range(depth + 1) if depth <= 4 * layer <= 3 * depth])
+
+
+def _median(curve: Sequence[float | None], layers: Sequence[int]) -> float:
+    values = [value for layer in layers if (value := curve[layer]) is not None]
+    if not values:
+        raise undefined_cka(list(layers), "the model", "there is nothing to compare the last layer with")
+    return median(values)
+
 
 Estimator = Literal["debiased", "biased"]
 Kernel = Literal["linear", "rbf"]

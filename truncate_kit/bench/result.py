@@ -9,8 +9,18 @@ import numpy as np
 
 from truncate_kit.core.errors import counted, known_name
 from truncate_kit.core.hardware import PRECISIONS, Precision, check_threads
-from truncate_kit.core.results import Amounts, Result
-from truncate_kit.core.settings import MACHINE, SEED, TEXTS, Bounds, check_settings, names, setting, whole_numbers
+from truncate_kit.core.results import (
+    MACHINE,
+    SEED,
+    TEXTS,
+    Amounts,
+    Bounds,
+    Result,
+    check_settings,
+    names,
+    setting,
+    whole_numbers,
+)
 from truncate_kit.core.workspace import place_in_words
 from truncate_kit.export.record import graphs_in
 

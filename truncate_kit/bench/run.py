@@ -53,10 +53,11 @@ from truncate_kit.core.hardware import (
     watch_processor,
 )
 from truncate_kit.core.progress import Progress, silent
+from truncate_kit.core.results import SEARCH_METRICS
 from truncate_kit.core.vectors import LEVEL, RESAMPLES, Array
 from truncate_kit.core.workspace import read_origin, was_trained
 from truncate_kit.data.pairs import BUNDLED, PairSet, pairs_fingerprint
-from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
+from truncate_kit.data.retrieval import RetrievalSet
 from truncate_kit.data.seen import numbers_of
 from truncate_kit.evaluation.graded import evaluate, paired_difference
 from truncate_kit.export.exporting import export_graph

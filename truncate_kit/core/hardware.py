@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
 from truncate_kit.core.errors import DeviceError, UsageError, known_name
-from truncate_kit.core.settings import Bounds, check_number
+from truncate_kit.core.results import Bounds, check_number
 
 if TYPE_CHECKING:
     import torch

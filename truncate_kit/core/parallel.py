@@ -1,4 +1,4 @@
-"""Run independent tasks in this process, in worker processes, or on a Ray cluster.
+"""Run independent tasks in worker processes, or on a Ray cluster.
 
 Only the process that calls `run` writes files.
 """
@@ -18,59 +18,25 @@ import threading
 import time
 import traceback
 import uuid
-from collections.abc import Callable, Hashable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from types import ModuleType, SimpleNamespace
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self
 
 import torch
 
 from truncate_kit.core.errors import DeviceError, UsageError, first_line, require
 from truncate_kit.core.hardware import check_threads, select_device
-from truncate_kit.core.settings import Bounds, check_number
+from truncate_kit.core.progress import Done, Engine, Send, Task, Work
+from truncate_kit.core.results import Bounds, check_number
 
 TERMINATED = 128 + signal.SIGTERM  # exit code of a terminated worker
 STEPS_INTERVAL = 0.2  # seconds between messages about steps
 REACHED_WITHIN = 10.0  # seconds to reach a cluster; Ray would try for minutes
 AHEAD = 2  # tasks queued per slot, so that no machine waits
 RETRIES = 3  # of a task if its process or machine dies
-
-Task = TypeVar("Task", bound=Hashable)
-Done = TypeVar("Done")
-TaskIn = TypeVar("TaskIn", contravariant=True)
-DoneOut = TypeVar("DoneOut", covariant=True)
-Send = Callable[[Any], None]
-"""Takes a message of a running task, such as its steps: name, done and total."""
-
-
-class Work(Protocol[TaskIn, DoneOut]):
-    """Data that all tasks share; pickled for workers, read-only."""
-
-    def move(self, device: str) -> None:
-        """Move the data to another device."""
-
-    def perform(self, task: TaskIn, send: Send) -> DoneOut:
-        """Do one task; the result depends only on work and task."""
-
-
-class Engine:
-    """Runs tasks in this process, within its `with` block."""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *problem: object) -> None:
-        pass
-
-    def run(self, work: Work[Task, Done], tasks: Iterable[Task], send: Send) -> Iterator[tuple[Task, Done]]:
-        """Yield tasks with results as they finish; tasks are drawn as workers become free.
-
-        Raises a task's errors, and `DeviceError` if a worker dies. Leaving the iterator stops running tasks.
-        """
-        for task in tasks:
-            yield task, work.perform(task, send)
 
 
 class Processes(Engine):

@@ -1,13 +1,13 @@
-"""Progress callbacks, and the bars that draw them."""
+"""Run tasks one by one, and report progress to callbacks or bars."""
 
 import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
 from urllib.parse import quote
 
 from truncate_kit.core.errors import counted, harmless, lasting, require
@@ -20,6 +20,41 @@ _ALL = "all trials"  # the bar above those of single trials
 
 Progress = Callable[[str, int, int], None]
 """Called with task, steps done and total steps; the task ends when all steps are done."""
+
+Task = TypeVar("Task", bound=Hashable)
+Done = TypeVar("Done")
+TaskIn = TypeVar("TaskIn", contravariant=True)
+DoneOut = TypeVar("DoneOut", covariant=True)
+Send = Callable[[Any], None]
+"""Takes a message of a running task, such as its steps: name, done and total."""
+
+
+class Work(Protocol[TaskIn, DoneOut]):
+    """Data that all tasks share; pickled for workers, read-only."""
+
+    def move(self, device: str) -> None:
+        """Move the data to another device."""
+
+    def perform(self, task: TaskIn, send: Send) -> DoneOut:
+        """Do one task; the result depends only on work and task."""
+
+
+class Engine:
+    """Runs tasks in this process, within its `with` block."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        pass
+
+    def run(self, work: Work[Task, Done], tasks: Iterable[Task], send: Send) -> Iterator[tuple[Task, Done]]:
+        """Yield tasks with results as they finish; tasks are drawn as workers become free.
+
+        Raises a task's errors, and `DeviceError` if a worker dies. Leaving the iterator stops running tasks.
+        """
+        for task in tasks:
+            yield task, work.perform(task, send)
 
 
 class TrialEvent(NamedTuple):

@@ -6,8 +6,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from truncate_kit.core.errors import ModelError, UsageError, counted
-from truncate_kit.core.results import Result
-from truncate_kit.core.settings import Bounds, check_settings, setting
+from truncate_kit.core.results import Bounds, Result, check_settings, setting
 
 if TYPE_CHECKING:
     import numpy as np

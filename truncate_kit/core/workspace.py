@@ -96,6 +96,20 @@ class Origin(Result):
         return self.method == "finetune" and ours == theirs
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VocabularyCut(Result):
+    """A vocabulary cut to the word pieces of texts."""
+
+    texts: int  # number
+    pieces: int  # kept
+    full_pieces: int
+    model_bytes: int  # all weights in float32
+    full_model_bytes: int  # with the whole vocabulary
+    held_out: int  # every tenth, to measure coverage
+    covered_pieces: float | None  # share of the pieces in held-out texts
+    covered_texts: float | None  # share of fully covered texts
+
+
 def miniature_names() -> tuple[str, ...]:
     """Return the names of the bundled encoders."""
     return tuple(sorted(path.parent.name for path in _MINIATURES.glob("*/config.json")))

@@ -5,10 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
-from typing import Literal
 
 from truncate_kit.core.errors import DataError, UsageError, known_name
-from truncate_kit.core.results import digest_of_values
+from truncate_kit.core.results import SEARCH_METRICS, SearchMetric, digest_of_values
 from truncate_kit.data.pairs import short_name
 from truncate_kit.data.tables import (
     LABEL,
@@ -25,9 +24,6 @@ from truncate_kit.data.tables import (
     read_texts,
 )
 
-SearchMetric = Literal["ndcg", "mrr", "recall"]
-SEARCH_METRICS: dict[SearchMetric, str] = {"ndcg": "nDCG@10", "mrr": "MRR@10", "recall": "recall@10"}
-"""Selection metrics and their names."""
 FEWEST_QUERIES = 10
 """Fewest queries in each half: one to select on, one to report."""
 _LAYOUT = "A retrieval folder holds corpus.jsonl, queries.jsonl and qrels/test.tsv."

@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 from truncate_kit.core.errors import DataError
 from truncate_kit.core.files import name_without_folders, replacing
 from truncate_kit.core.workspace import model_folder, read_origin
-from truncate_kit.data.pairs import PairSet, PairSplits, TextPair, complete_splits, splits_for
 
 if TYPE_CHECKING:
+    from truncate_kit.data.pairs import PairSet, PairSplits, TextPair
     from truncate_kit.data.retrieval import RetrievalSet
 
 Keys = NDArray[np.uint64]
@@ -49,12 +49,12 @@ def text_keys(pairs: Iterable[tuple[str, str]]) -> Keys:
     return np.array([pair_key(*pair) for pair in pairs], dtype=np.uint64)
 
 
-def pair_keys(pairs: Iterable[TextPair]) -> Keys:
+def pair_keys(pairs: "Iterable[TextPair]") -> Keys:
     """Return the key of each pair, (n,)."""
     return text_keys((pair.first, pair.second) for pair in pairs)
 
 
-def keys_of(*pairs: Iterable[TextPair]) -> Keys:
+def keys_of(*pairs: "Iterable[TextPair]") -> Keys:
     """Return the distinct keys of all pairs, sorted."""
     return merged(*map(pair_keys, pairs))
 
@@ -101,13 +101,13 @@ def seen_note(model: str | Path, here: Keys, seen: Keys, what: str) -> str:
     return f"{who} was trained or selected on {part}: scores on these are optimistic." if known else ""
 
 
-def seen_before(pairs: PairSet, models: Mapping[str, Keys]) -> str:
+def seen_before(pairs: "PairSet", models: Mapping[str, Keys]) -> str:
     """Return a sentence for each model that has seen some of these pairs."""
     here, what = pair_keys(pairs), f"pairs of {pairs.name}"
     return " ".join(filter(None, (seen_note(model, here, keys, what) for model, keys in models.items())))
 
 
-def without_seen(splits: PairSplits, keys: Keys) -> tuple[PairSplits, int]:
+def without_seen(splits: "PairSplits", keys: Keys) -> "tuple[PairSplits, int]":
     """Drop the seen pairs from the evaluation set; also return their number."""
     pairs, name = splits.evaluation, splits.items()[-1][0]
     known = np.isin(pair_keys(pairs), keys)
@@ -116,7 +116,7 @@ def without_seen(splits: PairSplits, keys: Keys) -> tuple[PairSplits, int]:
     return replace(splits, **changed), int(known.sum())
 
 
-def unseen(splits: PairSplits, model: str | Path) -> PairSplits:
+def unseen(splits: "PairSplits", model: str | Path) -> "PairSplits":
     """Drop the pairs that a model has seen from the evaluation set, and note their number.
 
     A set that was split for training is split the same way. Raises `DataError` if fewer than three pairs are left.
@@ -136,8 +136,10 @@ def unseen(splits: PairSplits, model: str | Path) -> PairSplits:
     return replace(kept, notes=(*kept.notes, note))
 
 
-def _as_learned(splits: PairSplits, seen: Keys, model: str | Path) -> tuple[PairSplits, Keys]:
+def _as_learned(splits: "PairSplits", seen: Keys, model: str | Path) -> "tuple[PairSplits, Keys]":
     """Split a set as in training; also return the keys of train and dev."""
+    from truncate_kit.data.pairs import complete_splits, splits_for
+
     try:
         divided = complete_splits(splits)
     except DataError:  # cannot have been trained on
@@ -159,6 +161,8 @@ def _as_learned(splits: PairSplits, seen: Keys, model: str | Path) -> tuple[Pair
 
 def seen_among(data: "PairSet | RetrievalSet", model: str | Path) -> str | None:
     """Return a sentence on the pairs or queries that a model has seen, if any."""
+    from truncate_kit.data.pairs import PairSet
+
     kind, here = ("pairs", pair_keys(data)) if isinstance(data, PairSet) else ("queries", query_keys(data.queries))
     if note := seen_note(model, here, seen_by(model), f"{kind} of {data.name}"):
         return note

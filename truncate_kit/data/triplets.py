@@ -6,8 +6,7 @@ from itertools import combinations
 from pathlib import Path
 
 from truncate_kit.core.errors import DataError
-from truncate_kit.core.results import digest_of_values
-from truncate_kit.core.settings import listed_texts
+from truncate_kit.core.results import digest_of_values, listed_texts
 from truncate_kit.data.pairs import TextPair, read_tables
 from truncate_kit.data.tables import (
     LABEL,

@@ -16,10 +16,10 @@ from torch import Tensor
 from truncate_kit.core.errors import UsageError, counted, longer_texts, require
 from truncate_kit.core.hardware import check_threads
 from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.core.settings import Bounds, check_number
+from truncate_kit.core.results import SEARCH_METRICS, Bounds, SearchMetric, check_number
 from truncate_kit.core.vectors import RESAMPLES, TextEncoder, VectorFormat, VectorPrecision, draws, interval, too_few
 from truncate_kit.core.workspace import read_origin
-from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet, SearchMetric, read_retrieval
+from truncate_kit.data.retrieval import RetrievalSet, read_retrieval
 from truncate_kit.data.seen import seen_among
 from truncate_kit.evaluation import Note, Score, SuiteReport, Values, report_of
 from truncate_kit.evaluation.graded import MEASURES, encode_distinct, measure_of

@@ -24,8 +24,7 @@ from torch import Tensor, nn
 
 from truncate_kit.core.errors import DataError, ModelError
 from truncate_kit.core.progress import Progress, ProgressOption, reporter
-from truncate_kit.core.results import Result
-from truncate_kit.core.settings import SEED, TEXTS, Bounds, check_settings, setting
+from truncate_kit.core.results import SEED, TEXTS, Bounds, Result, check_settings, setting
 from truncate_kit.core.vectors import TextEncoder
 from truncate_kit.core.workspace import listed
 from truncate_kit.data.pairs import PairSet, index_texts

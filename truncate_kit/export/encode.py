@@ -4,7 +4,6 @@ import hashlib
 import io
 import json
 import shutil
-import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,24 +12,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from truncate_kit.core.errors import DataError, UsageError, cannot_write
 from truncate_kit.core.files import digest_of, local_path, run_lock, write_json
-from truncate_kit.core.parallel import Engine, Send
-from truncate_kit.core.progress import Progress, ProgressOption, reporter
-from truncate_kit.core.results import Result
-from truncate_kit.core.settings import STEPS, check_number
+from truncate_kit.core.progress import Engine, Progress, ProgressOption, reporter
+from truncate_kit.core.results import STEPS, Result, check_number
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.data.tables import iter_texts
-from truncate_kit.export.record import check_bits
-from truncate_kit.export.runtime import OnnxEncoder, graph_files
+from truncate_kit.export.runtime import Chunk, EncodingWork, OnnxEncoder
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.store import StoredRows, add_parts, encoder_digest
 
 CHUNK = 4096  # rows: enough for all cores, and seconds to repeat
-Chunk = tuple[int, list[Any]]
-"""Index of the first text, and texts that are encoded together."""
 _STEP = 100_000  # texts between two reports of progress
 
 
@@ -182,39 +175,3 @@ def _chunks(texts: Iterator[str], job: dict[str, Any], digest: "hashlib._Hash") 
         add_parts(digest, *chunk)
         if len(chunk) == wanted:
             yield start, chunk
-
-
-class EncodingWork:
-    """Encoding as work for an engine; a graph is pickled as its files."""
-
-    def __init__(self, encoder: Encoder | OnnxEncoder, form: VectorFormat) -> None:
-        self._encoder: Any = encoder  # a pickled graph is a tuple of files and metadata
-        self._form = form
-
-    def move(self, device: str) -> None:
-        """Move the model."""
-        if isinstance(self._encoder, tuple):
-            name, files, reader, heads, report = self._encoder
-            if report is not None:
-                check_bits(report)
-            self._home = tempfile.TemporaryDirectory(prefix="truncate-kit-")  # kept as long as the graph
-            for place, content in files.items():
-                Path(self._home.name, place).write_bytes(content)
-            file, threads = Path(self._home.name, name), torch.get_num_threads()
-            self._encoder = OnnxEncoder(file, reader, heads=heads, threads=threads, device=device)
-        elif isinstance(self._encoder, Encoder):
-            self._encoder.to(device)
-
-    def perform(self, chunk: Chunk, send: Send) -> tuple[bytes, int]:
-        """Return the stored rows, and the number of cut texts."""
-        _, texts = chunk
-        rows, reader = self._form.store(self._encoder.vectors(texts)).tobytes(), self._encoder.reader
-        return rows, 0 if reader is None else reader.num_cut(texts)
-
-    def __getstate__(self) -> dict[str, Any]:
-        encoder = self._encoder
-        if isinstance(encoder, OnnxEncoder):
-            files = {file.name: file.read_bytes() for file in graph_files(encoder.file)}
-            encoder.check_unreplaced()
-            encoder = encoder.file.name, files, encoder.reader, encoder.heads, encoder.report
-        return {"_encoder": encoder, "_form": self._form}

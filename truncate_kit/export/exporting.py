@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -37,9 +37,7 @@ from truncate_kit.core.hardware import (
 )
 from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.core.workspace import ORIGIN_FILE, RESULT_FILES, model_digests, versions
-from truncate_kit.data.pairs import PairSet, index_texts
 from truncate_kit.data.seen import SEEN_FILE
-from truncate_kit.evaluation.graded import correlate, evaluate, pair_similarities
 from truncate_kit.export.record import (
     ExportReport,
     ExportSettings,
@@ -64,6 +62,9 @@ from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import Normalize, load_by_any_runtime, save_encoder
 from truncate_kit.models.store import encoder_digest, origin_of
 
+if TYPE_CHECKING:
+    from truncate_kit.data.pairs import PairSet
+
 _EXPORTERS = ("onnx", "onnxscript")
 _DEFAULTS = ExportSettings()
 _BATCHES, _LENGTHS = (1, 2, 17), (2, 16, 128)
@@ -81,8 +82,8 @@ def export_onnx(
     folder: Path,
     settings: ExportSettings = _DEFAULTS,
     *,
-    pairs: PairSet | None = None,
-    search_pairs: PairSet | None = None,
+    pairs: "PairSet | None" = None,
+    search_pairs: "PairSet | None" = None,
     progress: ProgressOption = False,
 ) -> ExportReport:
     """Write and check a graph, from token ids to sentence vectors, in the saved folder of `encoder`.
@@ -142,8 +143,8 @@ def _export_into(
     digest: str,
     folder: Path,
     settings: ExportSettings,
-    pairs: PairSet | None = None,
-    search_pairs: PairSet | None = None,
+    pairs: "PairSet | None" = None,
+    search_pairs: "PairSet | None" = None,
     progress: Progress = silent,
     *,
     fused: bool = True,
@@ -212,7 +213,7 @@ def _with_normalization(encoder: Encoder, normalize: bool | None) -> Encoder:
 
 
 def _make(
-    encoder: Encoder, settings: ExportSettings, search_pairs: PairSet | None, progress: Progress, fused: bool
+    encoder: Encoder, settings: ExportSettings, search_pairs: "PairSet | None", progress: Progress, fused: bool
 ) -> tuple[Any, dict[str, Any]]:
     """Return the graph, and fields of the report."""
     from truncate_kit.export.graph import (
@@ -226,7 +227,6 @@ def _make(
         strip_notes,
         to_half,
     )
-    from truncate_kit.export.int8 import search_layers
 
     progress("Exporting", 0, 1)
     graph = build_graph(encoder, settings.target, fused=fused)
@@ -245,6 +245,8 @@ def _make(
     if settings.precision == "fp16":
         graph, facts["float32_islands"], facts["largest_half"] = to_half(graph, encoder.family, odd_inputs(encoder))
     elif search_pairs is not None and settings.precision == "int8":
+        from truncate_kit.export.int8 import search_layers
+
         with tempfile.TemporaryDirectory(prefix="truncate-kit-int8-") as scratch:
             exact = Path(scratch) / GRAPH_FILES["fp32"]
             save_graph(graph, exact)
@@ -368,9 +370,11 @@ def _compare(name: str, result: NDArray[Any], expected: NDArray[Any], limit: flo
 
 
 def check_score(
-    encoder: Encoder, exported: OnnxEncoder, pairs: PairSet, *, precision: Precision = "fp32"
+    encoder: Encoder, exported: OnnxEncoder, pairs: "PairSet", *, precision: Precision = "fp32"
 ) -> dict[str, Any]:
     """Return fields of the report; raise `ModelError` if a correlation changes beyond the limit."""
+    from truncate_kit.evaluation.graded import evaluate
+
     limit = PRECISIONS[precision].score_limit
     torch_score, graph_score = evaluate(encoder, pairs.pairs), evaluate(exported, pairs.pairs)
     fields: dict[str, Any] = {"scored_on": pairs.name, "num_pairs": len(pairs)}
@@ -382,11 +386,14 @@ def check_score(
     return fields
 
 
-def measure_invariance(exported: OnnxEncoder, pairs: PairSet) -> dict[str, float]:
+def measure_invariance(exported: OnnxEncoder, pairs: "PairSet") -> dict[str, float]:
     """Measure how far batches, and padding to the longest text, move unit vectors from texts run alone.
 
     Return the largest entry differences, lowest cosines, and Spearman × 100.
     """
+    from truncate_kit.data.pairs import index_texts
+    from truncate_kit.evaluation.graded import correlate, pair_similarities
+
     assert exported.reader is not None
     chosen = pairs.pairs[:: -(-len(pairs) // _MOST_PAIRS)]
     if len({pair.target for pair in chosen}) < 2:  # Spearman would be undefined

@@ -18,8 +18,7 @@ from truncate_kit.core.hardware import (
     other_graph,
     precisions_for,
 )
-from truncate_kit.core.results import Result, sealed, unsealed
-from truncate_kit.core.settings import MACHINE, RESULTS, Bounds, check_settings, setting
+from truncate_kit.core.results import MACHINE, RESULTS, Bounds, Result, check_settings, sealed, setting, unsealed
 from truncate_kit.core.workspace import model_digests
 
 _POINTS = Bounds(0, 200, whole=False)

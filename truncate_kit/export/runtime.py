@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,9 +24,10 @@ from truncate_kit.core.errors import (
 )
 from truncate_kit.core.files import digest_of, local_path
 from truncate_kit.core.hardware import check_threads, in_halves, is_out_of_memory, select_device, usable_cores
-from truncate_kit.core.settings import BATCH, check_number, listed_texts
-from truncate_kit.core.vectors import Rows, paired_rows
-from truncate_kit.export.record import ExportReport, check_runnable, find_graph
+from truncate_kit.core.progress import Send
+from truncate_kit.core.results import BATCH, check_number, listed_texts
+from truncate_kit.core.vectors import Rows, VectorFormat, paired_rows
+from truncate_kit.export.record import ExportReport, check_bits, check_runnable, find_graph
 from truncate_kit.models.encoder import Encoder, LayerHeads, TextReader, padded
 from truncate_kit.models.loading import load_encoder, load_reader, state_of
 from truncate_kit.models.pipeline import Normalize, read_layer_heads, read_modules
@@ -414,3 +416,43 @@ def gives_unit_vectors(encoder: Encoder | OnnxEncoder) -> bool:
     if isinstance(encoder, OnnxEncoder):
         return encoder.report is not None and encoder.report.normalized
     return bool(len(encoder.tail)) and isinstance(encoder.tail[-1], Normalize)
+
+
+Chunk = tuple[int, list[Any]]
+"""Index of the first text, and texts that are encoded together."""
+
+
+class EncodingWork:
+    """Encoding as work for an engine; a graph is pickled as its files."""
+
+    def __init__(self, encoder: Encoder | OnnxEncoder, form: VectorFormat) -> None:
+        self._encoder: Any = encoder  # a pickled graph is a tuple of files and metadata
+        self._form = form
+
+    def move(self, device: str) -> None:
+        """Move the model."""
+        if isinstance(self._encoder, tuple):
+            name, files, reader, heads, report = self._encoder
+            if report is not None:
+                check_bits(report)
+            self._home = tempfile.TemporaryDirectory(prefix="truncate-kit-")  # kept as long as the graph
+            for place, content in files.items():
+                Path(self._home.name, place).write_bytes(content)
+            file, threads = Path(self._home.name, name), torch.get_num_threads()
+            self._encoder = OnnxEncoder(file, reader, heads=heads, threads=threads, device=device)
+        elif isinstance(self._encoder, Encoder):
+            self._encoder.to(device)
+
+    def perform(self, chunk: Chunk, send: Send) -> tuple[bytes, int]:
+        """Return the stored rows, and the number of cut texts."""
+        _, texts = chunk
+        rows, reader = self._form.store(self._encoder.vectors(texts)).tobytes(), self._encoder.reader
+        return rows, 0 if reader is None else reader.num_cut(texts)
+
+    def __getstate__(self) -> dict[str, Any]:
+        encoder = self._encoder
+        if isinstance(encoder, OnnxEncoder):
+            files = {file.name: file.read_bytes() for file in graph_files(encoder.file)}
+            encoder.check_unreplaced()
+            encoder = encoder.file.name, files, encoder.reader, encoder.heads, encoder.report
+        return {"_encoder": encoder, "_form": self._form}

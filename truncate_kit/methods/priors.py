@@ -13,8 +13,7 @@ from transformers.modeling_outputs import BaseModelOutput
 
 from truncate_kit.core.errors import DataError, ModelError, counted
 from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.core.results import Result
-from truncate_kit.core.settings import listed_texts
+from truncate_kit.core.results import Result, listed_texts
 from truncate_kit.data.pairs import PairSplits, splits_for
 from truncate_kit.data.seen import Keys, keys_of
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches
@@ -22,8 +21,8 @@ from truncate_kit.models.loading import resolve
 from truncate_kit.models.pipeline import quiet_transformers, transformer_of
 from truncate_kit.models.store import RunStore, run_key, sha256_of, weight_parts
 from truncate_kit.models.truncation import truncate
-from truncate_kit.training.examples import Evaluator, Examples, Ids, LabelledTask
-from truncate_kit.training.loop import ALONE, Group, TrainingRun, isolated
+from truncate_kit.training.examples import LabelledTask
+from truncate_kit.training.loop import ALONE, Evaluator, Examples, Group, Ids, TrainingRun, isolated
 from truncate_kit.training.settings import AdaptationSettings, TrainingSettings, word_training
 
 

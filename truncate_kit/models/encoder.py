@@ -15,7 +15,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from truncate_kit.core.errors import ModelError, known_name
 from truncate_kit.core.hardware import in_halves
-from truncate_kit.core.settings import BATCH, check_number, listed_texts
+from truncate_kit.core.results import BATCH, check_number, listed_texts
 from truncate_kit.core.vectors import Rows, TextEncoder, paired_rows
 from truncate_kit.data.seen import NO_KEYS, Keys
 from truncate_kit.models.families import family_of

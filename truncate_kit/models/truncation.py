@@ -20,7 +20,7 @@ from transformers import AutoModel, PretrainedConfig, PreTrainedTokenizerBase
 from truncate_kit.core.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError
 from truncate_kit.core.hardware import in_halves
 from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.core.settings import listed_texts
+from truncate_kit.core.results import listed_texts
 from truncate_kit.models.encoder import Batch, Encoder, RawStates, check_pooling, evaluating, length_batches
 from truncate_kit.models.families import family_of
 from truncate_kit.models.layer_pooling import PoolingMode, pool

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from truncate_kit.core.errors import counted, in_points, longer_texts
 from truncate_kit.core.hardware import PRECISIONS
 from truncate_kit.core.workspace import blocks_in_words, listed
-from truncate_kit.report.view import GREY, ORANGE, Cell, Column, Plot, Series, Table, View, ring
+from truncate_kit.report.view import GREY, ORANGE, Cell, Column, Plot, Series, Table, View, ring, vocabulary_sentences
 
 if TYPE_CHECKING:
     from truncate_kit.methods.distill.settings import Agreement, DistillResult, LeanModel, Scored
@@ -24,7 +24,6 @@ _MARKS = {("fp32", False): "D", ("fp32", True): "^", ("int8", False): "s", ("int
 def view_distill_result(result: DistillResult) -> View:
     """Show scores by number of blocks before and after training, and measured graphs."""
     from truncate_kit.methods.distill.settings import graph_within
-    from truncate_kit.report.training import vocabulary_sentences
 
     words, search = result.vocabulary, result.search
     taken = graph_within(result.frontier, result.budget, result.needed)

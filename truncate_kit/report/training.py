@@ -30,6 +30,7 @@ from truncate_kit.report.view import (
     overlap_warning,
     points,
     ring,
+    vocabulary_sentences,
 )
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from truncate_kit.methods.contrast.settings import ContrastiveResult, ContrastiveSettings, LayerWeights
     from truncate_kit.methods.frozen.settings import FrozenReport
     from truncate_kit.methods.tmft.settings import Certainty, LayerScores, SweepResult
-    from truncate_kit.training.cutting import CutResult, VocabularyCut
+    from truncate_kit.training.cutting import CutResult
     from truncate_kit.training.settings import Trial
 
 CODES = (
@@ -53,9 +54,8 @@ _LONGEST = 60  # characters of a sentence in a table or figure
 
 def view_layer_profile(profile: LayerProfile) -> View:
     """Show CKA, the untrained scores and the predicted drop."""
-    from truncate_kit.analysis.drop import NOT_PREDICTED
-    from truncate_kit.analysis.result import called
-    from truncate_kit.data.retrieval import SEARCH_METRICS
+    from truncate_kit.analysis.result import NOT_PREDICTED, called
+    from truncate_kit.core.results import SEARCH_METRICS
 
     name, other = called(profile.model), f"its own layer {profile.depth // 2}"
     if profile.kept_blocks is not None:
@@ -162,7 +162,7 @@ def _profile_plots(profile: LayerProfile, title: str, scores: Scores) -> list[An
 
 def view_sweep_result(result: SweepResult) -> View:
     """Show scores by layer, the search, and the choice."""
-    from truncate_kit.analysis.drop import NOT_PREDICTED
+    from truncate_kit.analysis.result import NOT_PREDICTED
     from truncate_kit.training.settings import OBJECTIVES
 
     predicted = result.prediction and result.prediction.sentence
@@ -503,15 +503,3 @@ def view_cut_result(result: CutResult) -> View:
     kept = f"{place} of {result.depth}, not trained: {result.parameters:,} of {result.full_parameters:,} parameters."
     words = () if result.vocabulary is None else vocabulary_sentences(result.vocabulary)
     return View("cut", "What was cut", (), [kept, *words])
-
-
-def vocabulary_sentences(cut: VocabularyCut) -> tuple[str, ...]:
-    """Describe kept word pieces and their coverage of other texts."""
-    kept = (
-        f"{cut.pieces:,} of {cut.full_pieces:,} word pieces are kept, for {cut.texts:,} texts: "
-        f"{cut.full_model_bytes / 1e6:.1f} MB of weights in float32 become {cut.model_bytes / 1e6:.1f} MB."
-    )
-    if cut.covered_pieces is None or cut.covered_texts is None:  # too few texts
-        return (kept,)
-    covered = f"{100 * cut.covered_pieces:.2f} % of the word pieces"
-    return (kept, f"Held-out texts: {covered} are kept, and {100 * cut.covered_texts:.1f} % of vectors.")

@@ -12,7 +12,7 @@ from truncate_kit.core.errors import counted, harmless
 from truncate_kit.core.hardware import GRAPH_FILES, QUIET
 
 if TYPE_CHECKING:
-    from truncate_kit.core.workspace import Contents
+    from truncate_kit.core.workspace import Contents, VocabularyCut
     from truncate_kit.data.pairs import Overlap, PairSplits
     from truncate_kit.doctor import Diagnosis
     from truncate_kit.report.page import PageReport
@@ -216,6 +216,18 @@ def rough_speeds(others_busy: float | None) -> list[str]:
     if (others_busy or 0.0) <= QUIET:
         return []
     return [f"Other processes took {others_busy or 0.0:.0%} of this machine meanwhile: speeds are rough."]
+
+
+def vocabulary_sentences(cut: "VocabularyCut") -> tuple[str, ...]:
+    """Describe kept word pieces and their coverage of other texts."""
+    kept = (
+        f"{cut.pieces:,} of {cut.full_pieces:,} word pieces are kept, for {cut.texts:,} texts: "
+        f"{cut.full_model_bytes / 1e6:.1f} MB of weights in float32 become {cut.model_bytes / 1e6:.1f} MB."
+    )
+    if cut.covered_pieces is None or cut.covered_texts is None:  # too few texts
+        return (kept,)
+    covered = f"{100 * cut.covered_pieces:.2f} % of the word pieces"
+    return (kept, f"Held-out texts: {covered} are kept, and {100 * cut.covered_texts:.1f} % of vectors.")
 
 
 _KEPT = {"graphs": "graphs that bench made", "distillation": "what distill learns from"}

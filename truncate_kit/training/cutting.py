@@ -7,24 +7,10 @@ from typing import TYPE_CHECKING
 
 from truncate_kit.core.files import local_path
 from truncate_kit.core.results import Result
-from truncate_kit.core.workspace import RESULT_FILES
+from truncate_kit.core.workspace import RESULT_FILES, VocabularyCut
 
 if TYPE_CHECKING:
     from truncate_kit.models.encoder import Encoder
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class VocabularyCut(Result):
-    """A vocabulary cut to the word pieces of texts."""
-
-    texts: int  # number
-    pieces: int  # kept
-    full_pieces: int
-    model_bytes: int  # all weights in float32
-    full_model_bytes: int  # with the whole vocabulary
-    held_out: int  # every tenth, to measure coverage
-    covered_pieces: float | None  # share of the pieces in held-out texts
-    covered_texts: float | None  # share of fully covered texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from truncate_kit.core.errors import DataError, UsageError
-from truncate_kit.core.settings import WEIGHT, Bounds, check_number
+from truncate_kit.core.results import WEIGHT, Bounds, check_number
 from truncate_kit.core.vectors import DRAWS, draw_counts, interval, rank_correlations, tied
 from truncate_kit.data.pairs import PairSet, PairSplits, index_texts, splits_for
 from truncate_kit.evaluation.graded import MEASURES, correlate, measure_of, measure_of_lengths, pair_similarities
@@ -28,49 +28,17 @@ from truncate_kit.models.encoder import (
     side_prompt,
 )
 from truncate_kit.training.kernels import FasterOnCPU, faster_on_cpu
-from truncate_kit.training.loop import ALONE, Group
+from truncate_kit.training.loop import ALONE, Evaluator, Examples, Group, Ids, Scores
 from truncate_kit.training.settings import find_objective
 
 if TYPE_CHECKING:
     from truncate_kit.training.queries import RetrievalEvaluator
 
-Ids = list[int]
 PairLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 Sides = tuple[dict[str, Ids], dict[str, Ids]]
-Scores = tuple[float, float | None]  # main score and Pearson, × 100
 TEMPERATURE = 0.05
 # Random batches of 64 are two thirds padding, which doubles a step on the CPU (benchmarks/training).
 ALIKE = 32
-
-
-class Examples:
-    """Training examples: columns of texts as token ids."""
-
-    head: nn.Module | None = None  # trained with the encoder
-    separable = False  # True if the loss is a mean over examples
-    _columns: tuple[list[Ids], ...] = ()
-
-    def __init__(self, *columns: list[Ids]) -> None:
-        self._columns = columns
-
-    def __len__(self) -> int:
-        return len(self._columns[0])
-
-    def lengths(self) -> list[int]:
-        """Return the token count of each example's longest text."""
-        return [max(map(len, row)) for row in zip(*self._columns, strict=True)]
-
-    def texts(self) -> Sequence[Ids]:
-        """Return the token ids of all texts, by column; empty to keep the whole vocabulary."""
-        return [ids for column in self._columns for ids in column]
-
-    def ids(self, batch: Sequence[int]) -> list[Ids]:
-        """Return the token ids of these rows, by column."""
-        return [column[place] for column in self._columns for place in batch]
-
-    def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return the loss (0-d) of the examples at these places."""
-        raise NotImplementedError
 
 
 def encoded(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
@@ -274,38 +242,6 @@ class ContrastiveTexts(Examples):
 def builder(kind: str | Callable[..., Any]) -> Callable[..., Any]:
     """Return the builder `kind`, looked up here if a name."""
     return cast("Callable[..., Any]", globals()[kind] if isinstance(kind, str) else kind)
-
-
-class Evaluator:
-    """Scorer on a held-out set, × 100; higher is better. Most need only vectors."""
-
-    _ids: Sequence[Ids] = ()
-
-    def texts(self) -> Sequence[Ids]:
-        """Return the token ids of all texts."""
-        return self._ids
-
-    def score(self, encoder: Encoder) -> Scores:
-        """Return the main score and any Pearson correlation."""
-        return self.score_of(encoder.encode_ids(self._ids))
-
-    def score_of(self, vectors: Tensor) -> Scores:
-        """Score vectors (n, d) of `texts()`."""
-        raise NotImplementedError
-
-    def interval_of(self, vectors: Tensor) -> tuple[float, float] | None:
-        """Return the bootstrap 95 % interval, if there are labels."""
-        return None
-
-    def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
-        """Return an evaluator on a fixed random sample, to score thousands of encoders.
-
-        Args:
-            encoder: The full model, for its tokenizer and, without labels, as reference.
-            number: About how many texts.
-            tokens: Maximum per text.
-        """
-        raise NotImplementedError
 
 
 class PairEvaluator(Evaluator):

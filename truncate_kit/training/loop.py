@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
@@ -26,10 +26,9 @@ from truncate_kit.models.encoder import Encoder
 from truncate_kit.training.kernels import FasterOnCPU
 from truncate_kit.training.settings import TrainingSettings, rate_at
 
-if TYPE_CHECKING:
-    from truncate_kit.training.examples import Evaluator, Examples
-
 Item = TypeVar("Item")
+Ids = list[int]
+Scores = tuple[float, float | None]  # main score and Pearson, × 100
 
 BUCKET_BATCHES = 24  # sorted by length together: little padding, still random
 CHECK_EVERY = 32  # steps between checks for finite gradients, which wait for the GPU
@@ -95,6 +94,68 @@ PATIENCE = timedelta(days=7)
 """Timeout for other processes: the leader may compute alone for hours."""
 
 
+class Examples:
+    """Training examples: columns of texts as token ids."""
+
+    head: nn.Module | None = None  # trained with the encoder
+    separable = False  # True if the loss is a mean over examples
+    _columns: tuple[list[Ids], ...] = ()
+
+    def __init__(self, *columns: list[Ids]) -> None:
+        self._columns = columns
+
+    def __len__(self) -> int:
+        return len(self._columns[0])
+
+    def lengths(self) -> list[int]:
+        """Return the token count of each example's longest text."""
+        return [max(map(len, row)) for row in zip(*self._columns, strict=True)]
+
+    def texts(self) -> Sequence[Ids]:
+        """Return the token ids of all texts, by column; empty to keep the whole vocabulary."""
+        return [ids for column in self._columns for ids in column]
+
+    def ids(self, batch: Sequence[int]) -> list[Ids]:
+        """Return the token ids of these rows, by column."""
+        return [column[place] for column in self._columns for place in batch]
+
+    def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
+        """Return the loss (0-d) of the examples at these places."""
+        raise NotImplementedError
+
+
+class Evaluator:
+    """Scorer on a held-out set, × 100; higher is better. Most need only vectors."""
+
+    _ids: Sequence[Ids] = ()
+
+    def texts(self) -> Sequence[Ids]:
+        """Return the token ids of all texts."""
+        return self._ids
+
+    def score(self, encoder: Encoder) -> Scores:
+        """Return the main score and any Pearson correlation."""
+        return self.score_of(encoder.encode_ids(self._ids))
+
+    def score_of(self, vectors: Tensor) -> Scores:
+        """Score vectors (n, d) of `texts()`."""
+        raise NotImplementedError
+
+    def interval_of(self, vectors: Tensor) -> tuple[float, float] | None:
+        """Return the bootstrap 95 % interval, if there are labels."""
+        return None
+
+    def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
+        """Return an evaluator on a fixed random sample, to score thousands of encoders.
+
+        Args:
+            encoder: The full model, for its tokenizer and, without labels, as reference.
+            number: About how many texts.
+            tokens: Maximum per text.
+        """
+        raise NotImplementedError
+
+
 class TrainingRun:
     """One training run in stages (epochs, or `evaluate_every` steps); keeps the best weights on dev.
 
@@ -113,8 +174,8 @@ class TrainingRun:
     def __init__(
         self,
         encoder: Encoder,
-        examples: "Examples",
-        evaluator: "Evaluator",
+        examples: Examples,
+        evaluator: Evaluator,
         settings: TrainingSettings,
         *,
         seed: int,

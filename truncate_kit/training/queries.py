@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from truncate_kit.core.errors import DataError, counted
+from truncate_kit.core.results import SEARCH_METRICS
 from truncate_kit.data.pairs import PairSet, PairSplits, TextPair
 from truncate_kit.data.retrieval import (
     FEWEST_QUERIES,
-    SEARCH_METRICS,
     RetrievalSet,
     find_qrels,
     read_retrieval,
@@ -23,7 +23,7 @@ from truncate_kit.data.retrieval import (
 from truncate_kit.evaluation.graded import measure_of
 from truncate_kit.evaluation.retrieval import estimated, score_queries, search
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, prompted_ids, side_prompt
-from truncate_kit.training.examples import Evaluator, Scores
+from truncate_kit.training.loop import Evaluator, Scores
 
 TOP = 10  # documents scored per query
 

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from truncate_kit.core.errors import DataError, DivergedError, UsageError
 from truncate_kit.core.hardware import TRAINING_PRECISIONS, Precision
-from truncate_kit.core.results import Result
-from truncate_kit.core.settings import BATCH, RATE, SEED, SHARE, TRAINING, Bounds, check_settings, setting
-from truncate_kit.core.settings import EPOCHS as EPOCHS_ALLOWED
+from truncate_kit.core.results import BATCH, RATE, SEED, SHARE, TRAINING, Bounds, Result, check_settings, setting
+from truncate_kit.core.results import EPOCHS as EPOCHS_ALLOWED
 
 if TYPE_CHECKING:
     from truncate_kit.data.pairs import PairSplits

@@ -16,12 +16,11 @@ from truncate_kit.data.pairs import BUNDLED, load_pairs, split_pairs
 from truncate_kit.data.retrieval import RetrievalSet
 from truncate_kit.data.seen import keys_of, seen_by, unseen
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.methods.distill import subsets
-from truncate_kit.methods.distill import texts as raw_texts
+from truncate_kit.methods.distill import learning, subsets
 from truncate_kit.methods.distill.distilling import best_tryout, distill
-from truncate_kit.methods.distill.learning import held_out_scores
+from truncate_kit.methods.distill.labels import PairLabels
+from truncate_kit.methods.distill.learning import FEWEST_TEXTS, TextStore, few_texts
 from truncate_kit.methods.distill.settings import Budget, DistillResult, DistillSettings, HeldOutScores, LeanModel
-from truncate_kit.methods.distill.texts import FEWEST_TEXTS, TextStore, few_texts
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.store import encoder_digest
 from truncate_kit.models.truncation import keep, truncate
@@ -111,7 +110,7 @@ def test_a_test_part_that_repeats_pairs_is_no_more_sure(full):
     data = load_pairs(BUNDLED)
     some = replace(data.test, pairs=data.test.pairs[:25])
     once, thrice = (
-        held_out_scores(full, keep(full, (1, 2)), replace(data, test=replace(some, pairs=n * some.pairs)), None)
+        PairLabels(replace(data, test=replace(some, pairs=n * some.pairs)), 0, full).report(full, keep(full, (1, 2)))
         for n in (1, 3)
     )
     assert (thrice.low, thrice.high) == pytest.approx((once.low, once.high))
@@ -206,7 +205,7 @@ def test_of_the_leading_choices_the_one_that_learns_best_from_few_texts_is_taken
 
 
 def test_of_the_leading_choices_one_is_chosen_from_long_texts_too(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(raw_texts, "FEW_TOKENS", tokens := 9)  # the tiny model reads no text of as many as it is
+    monkeypatch.setattr(learning, "FEW_TOKENS", tokens := 9)  # the tiny model reads no text of as many as it is
     more = made_texts(len(TINY_TEXTS), seed=1)
     long = [f"{one} {other} the cat sat on the mat" for one, other in zip(TINY_TEXTS, more, strict=True)]
     assert min(map(len, tiny.token_ids(long))) > tokens
@@ -214,12 +213,12 @@ def test_of_the_leading_choices_one_is_chosen_from_long_texts_too(tiny, tmp_path
     assert len(result.tryouts) == 3
     assert result.chosen == best_tryout(result.tryouts).blocks
     store = TextStore(tmp_path / "distillation/texts")
-    cut, places, vectors = few_texts(tiny, store, np.arange(len(store)), np.zeros((len(store), tiny.width)))
+    cut, places = few_texts(tiny, store, np.arange(len(store)))
     assert len(places) == len(store) // 10
     assert set(cut.lengths()) == {tokens}
     assert cut.ids(3) == [*store.ids(3)[: tokens - 1], store.ids(3)[-1]]
     expected = tiny.encode_ids([cut.ids(3)])[0]
-    torch.testing.assert_close(torch.from_numpy(vectors[3]).float(), expected, atol=2e-3, rtol=2e-3)
+    torch.testing.assert_close(cut.vectors_at([3])[0], expected, atol=2e-3, rtol=2e-3)
 
 
 def test_where_the_search_had_fewer_texts_candidates_are_scored_on_all(tiny, tmp_path, monkeypatch):

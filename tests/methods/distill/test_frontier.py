@@ -11,7 +11,8 @@ import torch
 from truncate_kit.data.pairs import BUNDLED, load_pairs
 from truncate_kit.export.exporting import export_graph
 from truncate_kit.methods.distill.distilling import distill, speeds
-from truncate_kit.methods.distill.learning import AgreementEvaluator
+from truncate_kit.methods.distill.labels import own_pairs
+from truncate_kit.methods.distill.learning import AgreementEvaluator, TextStore, held_out_places
 from truncate_kit.methods.distill.settings import (
     Budget,
     DistillSettings,
@@ -20,7 +21,6 @@ from truncate_kit.methods.distill.settings import (
     mark_dominated,
     merged_graphs,
 )
-from truncate_kit.methods.distill.texts import TextStore, held_out_places, own_pairs
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import keep_pieces, kept_pieces, truncate
 

@@ -5,13 +5,11 @@ import pytest
 import torch
 
 from tests.support.families import WORDS
-from truncate_kit.methods.distill.learning import TaughtTexts, student_run
+from truncate_kit.methods.distill.learning import RawTexts, TaughtTexts, store_texts, student_run
 from truncate_kit.methods.distill.settings import DistillSettings
-from truncate_kit.methods.distill.texts import RawTexts, store_texts
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import keep
-from truncate_kit.training.examples import Evaluator
-from truncate_kit.training.loop import Group
+from truncate_kit.training.loop import Evaluator, Group
 
 TEXTS = [f"{one} {other} cat {third}" for one in WORDS for other in WORDS for third in ("", "mat")]
 
@@ -20,23 +18,23 @@ TEXTS = [f"{one} {other} cat {third}" for one in WORDS for other in WORDS for th
 def taught(tiny_folder, tmp_path_factory):
     full = load_encoder(tiny_folder("bert")).eval()
     store = store_texts(full, RawTexts(texts=TEXTS, queries=TEXTS[:5]), tmp_path_factory.mktemp("t") / "texts")
-    vectors = full.encode_ids([store.ids(place) for place in range(len(store))]).numpy().astype(np.float16)
-    return full, store, vectors
+    store.vectors = full.encode_ids([store.ids(place) for place in range(len(store))]).numpy().astype(np.float16)
+    return full, store
 
 
 def loss_of(taught, batch, **settings):
-    full, store, vectors = taught
+    full, store = taught
     student = keep(full, (1, 3)).eval()
-    examples = TaughtTexts(store, np.arange(len(store)), vectors, DistillSettings(**settings), (full, (1, 3)))
+    examples = TaughtTexts(store, np.arange(len(store)), DistillSettings(**settings), (full, (1, 3)))
     with torch.no_grad():
         return student, float(examples.loss(student, batch))
 
 
 def cosines(taught, student, batch):
-    _, store, vectors = taught
+    _, store = taught
     with torch.no_grad():
         found = student(**student.pad([store.ids(place) for place in batch]))
-    wanted = torch.from_numpy(vectors[batch].astype(np.float32))
+    wanted = store.vectors_at(batch)
     return found, wanted, torch.nn.functional.cosine_similarity(found, wanted)
 
 
@@ -61,13 +59,13 @@ def test_queries_count_as_they_are_weighted(taught):
 
 @pytest.mark.parametrize("states", [0.0, 1.0])
 def test_a_batch_with_fewer_texts_than_processes_has_gradients_of_nothing(taught, states, monkeypatch):
-    full, store, vectors = taught
+    full, store = taught
     group = Group(1, 2)  # the second of two, which has no share of one text
     monkeypatch.setattr(
         Group, "gather", lambda self, mine, total: torch.cat([torch.ones(1, 1, mine.shape[-1]), mine], 1)
     )
     settings = DistillSettings(states=states)
-    examples = TaughtTexts(store, np.arange(len(store)), vectors, settings, (full, (1, 3)), group)
+    examples = TaughtTexts(store, np.arange(len(store)), settings, (full, (1, 3)), group)
     loss = examples.loss(keep(full, (1, 3)), [7])
     loss.backward()
     assert torch.isfinite(loss)
@@ -86,7 +84,7 @@ def test_similarity_compares_all_cosines_of_the_batch(taught):
 
 
 def test_states_compare_the_tokens_behind_each_kept_block(taught):
-    full, store, _ = taught
+    full, store = taught
     student, plain = loss_of(taught, BATCH)
     _, loss = loss_of(taught, BATCH, states=0.5)
     distances = []
@@ -100,7 +98,7 @@ def test_states_compare_the_tokens_behind_each_kept_block(taught):
 
 
 def test_learning_ends_where_scores_stop_growing(taught):
-    full, store, vectors = taught
+    full, store = taught
 
     class Flat(Evaluator):
         def score(self, encoder):
@@ -108,6 +106,6 @@ def test_learning_ends_where_scores_stop_growing(taught):
 
     settings = DistillSettings(batch_size=4)
     student = keep(full, (1, 3))
-    examples = TaughtTexts(store, np.arange(len(store)), vectors, settings)
+    examples = TaughtTexts(store, np.arange(len(store)), settings)
     run = student_run(student, examples, Flat(), settings)
     assert run.train().stage == 11 < run.stages  # ten evaluations without a gain on the first

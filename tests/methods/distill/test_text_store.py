@@ -9,9 +9,8 @@ import torch
 
 from tests.support.families import WORDS
 from truncate_kit.core.errors import DataError
-from truncate_kit.methods.distill import learning as teacher
-from truncate_kit.methods.distill.learning import fastest, rows_of, teacher_vectors
-from truncate_kit.methods.distill.texts import RawTexts, TextStore, store_texts
+from truncate_kit.methods.distill import learning
+from truncate_kit.methods.distill.learning import RawTexts, TextStore, add_vectors, fastest, store_texts
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 
@@ -22,6 +21,12 @@ QUERIES = [f"{one} sat on {other}" for one in WORDS for other in WORDS[:4]]
 @pytest.fixture
 def encoder(tiny_folder):
     return load_encoder(tiny_folder("bert"))
+
+
+def without_vectors(store, folder):
+    """Copy a store and its graph."""
+    shutil.copytree(store.folder.parent, folder, ignore=shutil.ignore_patterns("vectors.*"))
+    return TextStore(folder / store.folder.name)
 
 
 def texts_of(store):
@@ -82,31 +87,32 @@ def test_texts_beyond_the_models_length_are_counted(encoder, tmp_path):
 
 
 def test_vectors_are_those_of_the_encoder_and_survive_damage(encoder, tmp_path):
+    def added():
+        store, seen = TextStore(tmp_path / "texts"), []
+        add_vectors(encoder, store, progress=lambda *step: seen.append(step))
+        return np.array(store.vectors), seen
+
     store = store_texts(encoder, RawTexts(texts=TEXTS), tmp_path / "texts")
-    vectors = teacher_vectors(encoder, store, tmp_path)
+    before, _ = added()
     expected = encoder.vectors(TEXTS)
-    torch.testing.assert_close(rows_of(vectors, list(range(len(TEXTS)))), expected, atol=2e-3, rtol=2e-3)
-    before = np.array(vectors)
-    del vectors
-    raw = bytearray((tmp_path / "vectors.bin").read_bytes())
+    torch.testing.assert_close(store.vectors_at(list(range(len(TEXTS)))), expected, atol=2e-3, rtol=2e-3)
+    file = store.beside / "vectors.bin"
+    raw = bytearray(file.read_bytes())
     raw[40] ^= 0xFF
-    (tmp_path / "vectors.bin").write_bytes(raw)
-    seen = []
-    again = teacher_vectors(encoder, store, tmp_path, progress=lambda *step: seen.append(step))
+    file.write_bytes(raw)
+    again, seen = added()
     assert np.array_equal(again, before)
     assert seen[-1][1:] == (len(TEXTS), len(TEXTS))
-    seen.clear()
-    teacher_vectors(encoder, store, tmp_path, progress=lambda *step: seen.append(step))
-    assert not seen  # nothing was missing
-    assert fastest(encoder, tmp_path / "full").threads == torch.get_num_threads()
-    other = fastest(truncate(encoder, 1), tmp_path / "full")  # whose graph is there is known
+    assert added()[1] == []  # nothing was missing
+    assert fastest(encoder, store.beside / "full").threads == torch.get_num_threads()
+    other = fastest(truncate(encoder, 1), store.beside / "full")  # whose graph is there is known
     torch.testing.assert_close(other.vectors(TEXTS[:3]), truncate(encoder, 1).vectors(TEXTS[:3]))
 
 
 def test_workers_give_the_same_vectors(encoder, tmp_path, two_processes, monkeypatch):
-    monkeypatch.setattr(teacher, "CHUNK", 100)
-    store = store_texts(encoder, RawTexts(texts=TEXTS), tmp_path / "texts")
-    here = teacher_vectors(encoder, store, tmp_path)
-    shutil.copytree(tmp_path / "full", tmp_path / "there/full")  # the graph
-    there = teacher_vectors(encoder, store, tmp_path / "there", engine=two_processes)
-    assert np.array_equal(here, there)
+    monkeypatch.setattr(learning, "CHUNK", 100)
+    here = store_texts(encoder, RawTexts(texts=TEXTS), tmp_path / "here/texts")
+    add_vectors(encoder, here)
+    there = without_vectors(here, tmp_path / "there")
+    add_vectors(encoder, there, engine=two_processes)
+    assert np.array_equal(here.vectors, there.vectors)

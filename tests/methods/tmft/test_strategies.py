@@ -8,9 +8,8 @@ import torch
 
 from tests.support.pairs import labelled_splits, make_pairs, word_splits
 from tests.support.training import SETTINGS, without_dropout
-from truncate_kit.analysis.drop import DropPrediction
-from truncate_kit.core.parallel import Engine
-from truncate_kit.core.progress import TrialWatcher
+from truncate_kit.analysis.result import DropPrediction
+from truncate_kit.core.progress import Engine, TrialWatcher
 from truncate_kit.methods.tmft import trials
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import STRATEGIES, SweepSettings

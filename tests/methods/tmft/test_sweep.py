@@ -17,8 +17,8 @@ from tests.support.killing import killed
 from tests.support.pairs import word_splits
 from tests.support.training import SHORT
 from tests.support.trials import read_trials
-from truncate_kit.analysis.drop import DropPrediction
 from truncate_kit.analysis.profile import predicted_drop
+from truncate_kit.analysis.result import DropPrediction
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.progress import TrialWatcher
 from truncate_kit.data.pairs import BUNDLED, load_pairs

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from truncate_kit.core.errors import UsageError
-from truncate_kit.core.results import Result
-from truncate_kit.core.settings import DATA, LAYERS, Bounds, check_settings, setting
+from truncate_kit.core.results import DATA, LAYERS, Bounds, Result, check_settings, setting
 from truncate_kit.core.vectors import Span, mean_and_std
 
 OVER = ("mean", "max")

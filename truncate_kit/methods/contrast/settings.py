@@ -6,8 +6,7 @@ from typing import Any, Literal, get_args
 
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.hardware import TRAINING_PRECISIONS, Precision
-from truncate_kit.core.results import Result
-from truncate_kit.core.settings import (
+from truncate_kit.core.results import (
     BATCH,
     DATA,
     EPOCHS,
@@ -17,6 +16,7 @@ from truncate_kit.core.settings import (
     TRAINING,
     WEIGHT,
     Bounds,
+    Result,
     check_seeds,
     check_settings,
     seeds_setting,

@@ -7,40 +7,39 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import chain, islice
+from itertools import islice
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from truncate_kit.analysis.drop import DropPrediction
-from truncate_kit.core.errors import DataError, ModelError, TruncateKitError, UsageError, counted
+from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError, counted
 from truncate_kit.core.files import local_path, unfinished
 from truncate_kit.core.hardware import precisions_for
-from truncate_kit.core.parallel import Engine
-from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
+from truncate_kit.core.progress import Engine, Progress, ProgressOption, reporter, silent
 from truncate_kit.core.vectors import RESAMPLES, Array, draws, interval
-from truncate_kit.core.workspace import RESULT_FILES, listed
-from truncate_kit.data.pairs import PairSplits, splits_for
-from truncate_kit.data.retrieval import RetrievalSet
-from truncate_kit.data.seen import NO_KEYS, Keys, keys_of, merged, query_keys, without_seen
+from truncate_kit.core.workspace import RESULT_FILES, VocabularyCut, listed
+from truncate_kit.data.seen import NO_KEYS, merged
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import ExportSettings
 from truncate_kit.export.runtime import OnnxEncoder, bytes_of_rows, graph_files
 from truncate_kit.methods.distill.learning import (
     EVALUATIONS,
-    LOST,
+    FOLDER,
     AgreementEvaluator,
+    RawTexts,
     StudentRun,
     TaughtTexts,
-    held_out_scores,
-    read_vectors,
-    rows_of,
+    TextStore,
+    add_vectors,
+    few_texts,
+    held_out_places,
+    store_texts,
     student_run,
-    teacher_vectors,
+    teacher_of,
 )
 from truncate_kit.methods.distill.settings import (
     LOWEST_TAUGHT,
@@ -57,28 +56,19 @@ from truncate_kit.methods.distill.settings import (
     within_limit,
 )
 from truncate_kit.methods.distill.subsets import check_blocks, is_held, search_subsets
-from truncate_kit.methods.distill.texts import (
-    FOLDER,
-    PAIRS,
-    RawTexts,
-    Taught,
-    TextStore,
-    few_texts,
-    held_out_places,
-    own_pairs,
-    store_texts,
-    teacher_of,
-)
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import Normalize, save_encoder
 from truncate_kit.models.store import RunStore, origin_of, output_folder, run_key
 from truncate_kit.models.truncation import keep, keep_pieces, keep_words, kept_pieces
-from truncate_kit.training.cutting import VocabularyCut, cut_vocabulary
-from truncate_kit.training.examples import Evaluator, Ids, PairEvaluator, scored_as
-from truncate_kit.training.loop import ALONE, Group, isolated
-from truncate_kit.training.queries import RetrievalEvaluator, check_queries, choosing_queries, halves
+from truncate_kit.training.loop import ALONE, Group, Ids, isolated
 
-FEWEST_TESTED = 3  # pairs that have a correlation
+if TYPE_CHECKING:
+    from truncate_kit.analysis.result import DropPrediction
+    from truncate_kit.data.pairs import PairSplits
+    from truncate_kit.data.retrieval import RetrievalSet
+    from truncate_kit.methods.distill.labels import Labels
+
+LOST = 1.0  # points: a larger loss in training saves the untrained blocks
 AGREEMENT_PER_POINT = 3.0
 """Agreement points per score point: on STS, lean models lost less than a third as many points (benchmarks/lean)."""
 ROUNDS, MOST_ROUNDS, SECONDS, TIMED_TEXTS = 5, 25, 10.0, 128  # small models are noisy
@@ -158,71 +148,58 @@ def run_name(blocks: Blocks) -> str:
 class Distillation:
     """A distillation in one process of a group; the leading process opens the stores and decides.
 
-    Without `data`, agreement chooses the blocks. `searches` stores results that do not depend on training.
+    Without `labels`, agreement chooses the blocks. `searches` stores results that do not depend on training.
     """
 
     def __init__(
         self,
         encoder: Encoder,
         teacher: Encoder,
-        texts: TextStore,
-        vectors: NDArray[np.float16],
+        out: Path,
         settings: DistillSettings,
-        *,
-        trials: Path,
         budget: Budget,
-        data: PairSplits | RetrievalSet | None = None,
+        *,
+        labels: "Labels | None" = None,
         vocabulary: Sequence[str] | None = None,
         group: Group = ALONE,
         progress: Progress = silent,
     ) -> None:
-        self.encoder, self.teacher, self.texts, self.vectors = encoder, teacher, texts, vectors
-        self.settings, self.budget, self.data, self.vocabulary = settings, budget, data, vocabulary
+        self.encoder, self.teacher, self.out, self.texts = encoder, teacher, out, TextStore(out / FOLDER)
+        self.settings, self.budget, self.labels, self.vocabulary = settings, budget, labels, vocabulary
         self.group, self.progress = group, progress
-        self.choosing, self.reporting, self.learned_from = held_out_places(len(texts), settings)
+        self.choosing, self.reporting, self.learned_from = held_out_places(len(self.texts), settings)
         self.report, by_agreement = (
-            AgreementEvaluator(texts.ids_at(places), rows_of(vectors, places.tolist()))
+            AgreementEvaluator(self.texts.ids_at(places), self.texts.vectors_at(places.tolist()))
             for places in (self.reporting, self.choosing)
         )
-        judges = self._judges(encoder)
-        self.by_agreement = judges is None
-        self.evaluator, self.queries = judges or (by_agreement, None)
+        judge = None if labels is None else labels.judge(encoder)
+        self.by_agreement, self.evaluator = judge is None, judge or by_agreement
         self.metric, self.full_score = settings.agreement, 100.0
-        if judges is not None:
-            self.metric = "Spearman × 100 on dev" if self.queries is None else self.queries.metric
-            self.full_score = self.evaluator.score(teacher)[0]
+        if labels is not None and judge is not None:
+            self.metric, self.full_score = labels.metric, judge.score(teacher)[0]
         self.needed: float | None = None
         if budget.within is not None:
             self.needed = self.full_score - budget.within * (AGREEMENT_PER_POINT if self.by_agreement else 1.0)
-        judged = "" if data is None else data.fingerprint() + scored_as(data, encoder)
+        judged = "" if labels is None else labels.fingerprint
 
         def store(name: str, some: DistillSettings, *parts: str) -> RunStore:
-            key = run_key(encoder, name, some.to_json(), judged, texts.digest, *parts)
-            return RunStore(trials, key, {"model": encoder.name, name: some.to_dict()})
+            key = run_key(encoder, name, some.to_json(), judged, self.texts.digest, *parts)
+            return RunStore(out / "trials", key, {"model": encoder.name, name: some.to_dict()})
 
         self.runs = store("distill", replace(settings, frontier=False), str(group.size))
         usual = DistillSettings(layer=settings.layer, held_out=settings.held_out, seed=settings.seed)
         self.searches = store("search", usual)
 
-    def _judges(self, encoder: Encoder) -> tuple[Evaluator, RetrievalEvaluator | None] | None:
-        """Return the evaluator by labels and the reporting queries, tokenised for `encoder`, if any."""
-        if isinstance(self.data, RetrievalSet):
-            return halves(encoder, self.data)
-        return None if self.data is None or self.data.dev is None else (PairEvaluator(encoder, self.data.dev), None)
-
-    def run(self, out: Path, *, before: str, chosen_by: PairSplits | None, num_seen: int) -> DistillResult:
-        """Search, train, choose, measure, and save `lean/` and `full/` in `out`.
-
-        before: earlier changes to the full model. chosen_by: pairs before the split. num_seen: test pairs seen in
-        training.
-        """
-        candidates = self._sizes()
+    def run(self, before: str) -> DistillResult:
+        """Search, train, choose, measure, and save `lean/` and `full/`; before: earlier changes to the full model."""
+        labels, candidates = self.labels, self._sizes()
         chosen = self._choose(candidates)
         whole = self.learn(chosen, weights=True)
         self.group.agree(None)  # ends `help`
         lean, words, student = self._saved(whole)
         students = [student if row.blocks == chosen else row for row in self._recorded("blocks")]
         frontier, covered = self._frontier(chosen)
+        chosen_by = None if labels is None else labels.chosen_by
         normalized = any(isinstance(module, Normalize) for module in self.encoder.tail)
         result = DistillResult(
             model=self.encoder.name,
@@ -240,19 +217,19 @@ class Distillation:
             chosen=chosen,
             holds=self.needed is None or whole.score >= self.needed,
             needed=self.needed,
-            scores=held_out_scores(self.encoder, lean, self.data, self.queries),
+            scores=None if labels is None else labels.report(self.encoder, lean),
             frontier=frontier,
             covered=covered,
             vocabulary=words,
             all_words=None if words is None else whole.agreement,
-            data="" if self.data is None else self.data.name,
-            data_tokens=None if self.data is None else int(np.quantile(list(map(len, self.evaluator.texts())), 0.95)),
+            data="" if labels is None else labels.name,
+            data_tokens=None if labels is None else int(np.quantile(list(map(len, self.evaluator.texts())), 0.95)),
             data_fingerprint="" if chosen_by is None else chosen_by.fingerprint(),
-            num_seen=num_seen,
+            num_seen=0 if labels is None else labels.num_seen,
             measure="cosine" if normalized else self.encoder.settings.get("similarity_fn_name") or "cosine",
         )
-        save_encoder(self.encoder, out / "full", origin=origin_of("copy", self.encoder, self.encoder))
-        lean.seen = merged(self.encoder.seen, self._chose())
+        save_encoder(self.encoder, self.out / "full", origin=origin_of("copy", self.encoder, self.encoder))
+        lean.seen = merged(self.encoder.seen, NO_KEYS if labels is None else labels.seen())
         origin = origin_of(
             "distill",
             self.encoder,
@@ -265,7 +242,7 @@ class Distillation:
             settings=self.settings.to_dict() | self.budget.to_dict(),
         )
         records = {Path(RESULT_FILES["distill"]).name: result.sealed_text()}
-        save_encoder(lean, out / "lean", model_card=result.card(lean, origin), origin=origin, records=records)
+        save_encoder(lean, self.out / "lean", model_card=result.card(lean, origin), origin=origin, records=records)
         self.runs.forget_weights({run_name(chosen)})
         return result
 
@@ -273,11 +250,6 @@ class Distillation:
         """Train jointly with the leading process."""
         while (order := self.group.agree(None)) is not None:
             self._taught(order[0], few=order[1])
-
-    def _chose(self) -> Keys:
-        if isinstance(self.data, RetrievalSet):
-            return query_keys(choosing_queries(self.data))
-        return NO_KEYS if self.data is None or self.data.dev is None else keys_of(self.data.dev)
 
     def _saved(self, student: LeanModel) -> tuple[Encoder, VocabularyCut | None, LeanModel]:
         """Return the model to save, its vocabulary cut, and the student with its agreement after a cut.
@@ -287,6 +259,8 @@ class Distillation:
         lean = self.runs.encoder(run_name(student.blocks), self.encoder.device)
         if self.vocabulary is None:
             return lean, None, student
+        from truncate_kit.training.cutting import cut_vocabulary
+
         reporting = self.reporting.tolist()
         reported = frozenset(self.texts.read(reporting))
         measured = keep_words(lean, [text for text in self.vocabulary if text not in reported])
@@ -421,11 +395,13 @@ class Distillation:
         with suppress(ModelError):  # no piece can go
             pieces = kept_pieces(self.encoder, learned)
             cut = keep_pieces(self.encoder, pieces)
-            judges = self._judges(cut)
-            choosing = texts.ids_for(cut, self.choosing.tolist()) if judges is None else judges[0].texts()
+            judge = None if self.labels is None else self.labels.judge(cut)
+            choosing = texts.ids_for(cut, self.choosing.tolist()) if judge is None else judge.texts()
             own = choosing, texts.ids_for(cut, self.reporting.tolist())
             judged, reported = ([[pieces[piece] for piece in row] for row in side] for side in own)
             ids |= {len(pieces): (judged, reported)}
+        from truncate_kit.methods.distill.labels import PAIRS, own_pairs
+
         pairs = own_pairs(self.encoder, texts.read(held_out[: 2 * PAIRS].tolist()))
         rows, calls = list[tuple[LeanModel, Tensor]](), list[Callable[[], object]]()
         with tempfile.TemporaryDirectory() as scratch:
@@ -504,7 +480,7 @@ class Distillation:
 
     def _taught(self, blocks: Blocks, *, few: bool) -> tuple[Encoder, StudentRun]:
         student, full = keep(self.encoder, blocks), (self.encoder, blocks)
-        taught: Taught = self.texts, self.learned_from, self.vectors
+        taught = self.texts, self.learned_from
         settings = replace(self.settings, learning_rate=self._rate(blocks))
         evaluations, checkpoint = EVALUATIONS, self.runs.checkpoint(run_name(blocks))
         if few and self._few is not None:
@@ -517,9 +493,9 @@ class Distillation:
         return student, run
 
     @cached_property
-    def _few(self) -> Taught | None:
+    def _few(self) -> tuple[TextStore, NDArray[np.int64]] | None:
         """Return the texts to try subsets on, if there are enough."""
-        return few_texts(self.teacher, self.texts, self.learned_from, self.vectors)
+        return few_texts(self.teacher, self.texts, self.learned_from)
 
     def _rate(self, blocks: Blocks) -> float:
         """Return the peak rate for these blocks."""
@@ -538,7 +514,7 @@ def best_tryout(tryouts: Sequence[LeanModel]) -> LeanModel:
 
 def find_aim(
     encoder: Encoder, texts: Iterable[str], budget: Budget | None = None, *, max_length: int | None = None
-) -> tuple[int | None, DropPrediction | None]:
+) -> "tuple[int | None, DropPrediction | None]":
     """Return the target layer for `DistillSettings`, and the predicted drop.
 
     The layer precedes the drop, unless the budget's blocks need a higher layer.
@@ -570,7 +546,7 @@ def distill(
     out: Path,
     budget: Budget | None = None,
     settings: DistillSettings | None = None,
-    data: PairSplits | RetrievalSet | None = None,
+    data: "PairSplits | RetrievalSet | None" = None,
     before: str = "",
     engine: Engine | None = None,
     group: Group = ALONE,
@@ -601,14 +577,13 @@ def distill(
     """
     out, budget, progress = local_path(out), budget or Budget(), reporter(progress)
     settings = settings or DistillSettings()
-    teacher, (data, chosen_by, num_seen) = teacher_of(encoder, settings.layer), _divided(data, settings, encoder)
+    teacher, labels = teacher_of(encoder, settings.layer), None
     raw = texts if isinstance(texts, RawTexts) else RawTexts(texts=texts)
-    if isinstance(data, RetrievalSet):
-        raw = replace(raw, exclude={*raw.exclude, *data.held_out})
-        check_queries(data)
-    elif data is not None:
-        judged = [part.texts() for part in (data.dev, data.test) if part is not None]
-        raw = replace(raw, exclude={*raw.exclude, *chain.from_iterable(judged)})
+    if data is not None:
+        from truncate_kit.methods.distill.labels import labels_of
+
+        labels = labels_of(data, settings.seed, encoder)
+        raw = replace(raw, exclude={*raw.exclude, *labels.texts})
     # Report mistakes before the full model's vectors, which may take hours.
     check_budget(budget, encoder, None if teacher is encoder else teacher.depth)
     smallest = teacher if raw.vocabulary is None else keep_words(teacher, raw.vocabulary)
@@ -619,52 +594,13 @@ def distill(
             held.enter_context(output_folder(out, encoder, "lean", "full"))
             held.enter_context(unfinished((out / FOLDER).parent, shared=True))
             store = store_texts(teacher, raw, out / FOLDER, limit=settings.max_texts, progress=progress)
-            beside = store.folder.parent / store.digest[:16]  # graph and vectors
-            teacher_vectors(teacher, store, beside, engine=engine, progress=progress)
+            add_vectors(teacher, store, engine=engine, progress=progress)
         group.agree(None)  # texts and vectors are stored
-        store = TextStore(out / FOLDER)
-        vectors = read_vectors(store, store.folder.parent / store.digest[:16])
-        work = Distillation(
-            encoder,
-            teacher,
-            store,
-            vectors,
-            settings,
-            trials=out / "trials",
-            budget=budget,
-            data=data,
-            vocabulary=raw.vocabulary,
-            group=group,
-            progress=progress,
-        )
+        shared: dict[str, Any] = {"labels": labels, "vocabulary": raw.vocabulary, "group": group, "progress": progress}
+        work = Distillation(encoder, teacher, out, settings, budget, **shared)
         if group.leads:
             held.enter_context(work.runs.open())
             held.enter_context(work.searches.open())
-            return group.agree(work.run(out, before=before, chosen_by=chosen_by, num_seen=num_seen))
+            return group.agree(work.run(before))
         work.help()
         return cast(DistillResult, group.agree(None))
-
-
-def _divided(
-    data: PairSplits | RetrievalSet | None, settings: DistillSettings, encoder: Encoder
-) -> tuple[PairSplits | RetrievalSet | None, PairSplits | None, int]:
-    """Return pairs split by seed, the given pairs if dev chooses, and the number of seen test pairs (left out).
-
-    Raises `DataError` without dev and test, or for ungraded pairs.
-    """
-    if data is None or isinstance(data, RetrievalSet):
-        return data, None, 0
-    whole, data = data, splits_for(data, settings.seed)
-    parts = [part for part in (data.dev, data.test) if part is not None]
-    if not parts:
-        hint = "Give a folder with dev and test files, or one file to split."
-        raise DataError(f"{data.name} has neither dev nor test pairs.", hint=hint)
-    for part in parts:
-        part.check_graded()
-    chosen_by = None if data.dev is None else whole
-    if data.test is None:
-        return data, chosen_by, 0
-    kept, num_seen = without_seen(data, encoder.seen)
-    if num_seen and len(kept.test or ()) < FEWEST_TESTED:
-        return None if data.dev is None else replace(kept, test=None), chosen_by, num_seen
-    return kept, chosen_by, num_seen

@@ -1,37 +1,286 @@
-"""Agreement with the full model, the full model's vectors, and the student's loss and training run."""
+"""Texts with the full model's vectors, agreement with them, and how students learn them."""
 
+import copy
+import hashlib
 import importlib.util
+import json
+import re
 import shutil
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from truncate_kit.core.errors import MissingExtraError, ModelError, UsageError, too_few_texts
+from truncate_kit.core.errors import (
+    DataError,
+    LayerOutOfRangeError,
+    MissingExtraError,
+    ModelError,
+    UsageError,
+    counted,
+    too_few_texts,
+)
+from truncate_kit.core.files import replacing
 from truncate_kit.core.hardware import GRAPH_FILES
-from truncate_kit.core.parallel import Engine, Send
-from truncate_kit.core.progress import Progress, silent
+from truncate_kit.core.progress import Engine, Progress, Send, silent
 from truncate_kit.core.vectors import TEXT_RESAMPLES, VectorFormat, draw_counts, interval, rank_correlations, tied
-from truncate_kit.data.pairs import PairSplits
-from truncate_kit.data.retrieval import SEARCH_METRICS, RetrievalSet
-from truncate_kit.data.seen import numbers_of
-from truncate_kit.evaluation.graded import evaluate, paired_difference, spearman
-from truncate_kit.evaluation.retrieval import estimated
-from truncate_kit.export.encode import Chunk, EncodingWork
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import is_graph_of
-from truncate_kit.export.runtime import OnnxEncoder
-from truncate_kit.methods.distill.settings import NEAR, Agreement, Blocks, DistillSettings, HeldOutScores
-from truncate_kit.methods.distill.texts import TextStore
-from truncate_kit.models.encoder import Batch, Encoder
-from truncate_kit.models.store import StoredRows, encoder_digest
-from truncate_kit.training.examples import Evaluator, Examples, Ids
-from truncate_kit.training.loop import ALONE, Group, TrainingRun
-from truncate_kit.training.queries import RetrievalEvaluator, halves
+from truncate_kit.export.runtime import Chunk, EncodingWork, OnnxEncoder
+from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, NEAR, Agreement, Blocks, DistillSettings
+from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Batch, Encoder, prompted_ids, side_prompt
+from truncate_kit.models.store import StoredRows, add_parts, encoder_digest
+from truncate_kit.models.truncation import truncate
+from truncate_kit.training.loop import ALONE, Evaluator, Examples, Group, Ids, TrainingRun
 from truncate_kit.training.settings import TrainingSettings
+
+FOLDER = Path("distillation") / "texts"  # of a workspace
+FEWEST_TEXTS = 200
+FEWEST_HELD_OUT = 42  # two halves of 2 · NEAR + 1
+FEW_TEXTS, FEW_TOKENS = 2000, 64  # to try subsets on
+CHUNK = 4096  # texts encoded at a time
+VECTORS_FILE = "vectors.bin"
+HALF = VectorFormat(precision="float16")
+TEXTS_FILE, TOKENS_FILE, ENDS_FILE, NOTE_FILE = "texts.jsonl", "tokens.bin", "ends.npy", "texts.json"
+EVALUATIONS = 20  # per epoch
+PATIENCE = 10  # evaluations without a gain: scores dip near the peak learning rate
+_AT_ONCE = 4096  # texts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RawTexts:
+    """Texts for `distill`.
+
+    Attributes:
+        texts: Training texts, as long as the texts to encode later; read once, in order.
+        queries: Training queries, encoded with the model's query prompt.
+        exclude: Texts left out of training.
+        vocabulary: Texts whose word pieces the lean model keeps; by default it keeps all pieces.
+    """
+
+    texts: Iterable[str]
+    queries: Iterable[str] = ()
+    exclude: Collection[str] = ()
+    vocabulary: Sequence[str] | None = None
+
+
+class TextStore:
+    """Texts written by `store_texts`, with token ids in one array, and vectors; queries come first."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.file = folder / TEXTS_FILE  # one JSON object a line, without prompts
+        note = json.loads((folder / NOTE_FILE).read_text(encoding="utf-8"))
+        self.counts: dict[str, int] = note["counts"]  # see `DistillResult.texts`
+        self.digest: str = note["texts"]
+        self.num_queries = self.counts["num_queries"]
+        self._tokens: NDArray[np.int32] = np.memmap(folder / TOKENS_FILE, dtype=np.int32, mode="r")
+        self._ends: NDArray[np.int64] = np.load(folder / ENDS_FILE, mmap_mode="r")
+        self.beside = folder.parent / self.digest[:16]  # vectors, and the graph that made them
+
+    def __len__(self) -> int:
+        return len(self._ends)
+
+    def ids(self, place: int) -> Ids:
+        """Return the token ids of one text."""
+        start = int(self._ends[place - 1]) if place else 0
+        row: Ids = self._tokens[start : int(self._ends[place])].tolist()
+        return row
+
+    def ids_at(self, places: NDArray[np.int64]) -> list[Ids]:
+        """Return the token ids of some texts."""
+        return [self.ids(place) for place in places.tolist()]
+
+    def lengths(self) -> NDArray[np.int64]:
+        """Count the tokens of each text, (n,)."""
+        return np.diff(self._ends, prepend=0)
+
+    @cached_property
+    def vectors(self) -> NDArray[np.float16]:
+        """Memory-map the vectors (n, out) of `add_vectors`."""
+        return np.memmap(self.beside / VECTORS_FILE, dtype=np.float16, mode="r").reshape(len(self), -1)
+
+    def vectors_at(self, places: Sequence[int]) -> Tensor:
+        """Return the vectors of some texts in float32, (b, out)."""
+        return torch.from_numpy(np.asarray(self.vectors[places], dtype=np.float32))
+
+    def shortened(self, encoder: Encoder, places: NDArray[np.int64], tokens: int) -> Self:
+        """Return a store of the texts at rising `places`, cut to `tokens`, in memory; `read` does not work on it."""
+        rows, cut = [encoder.reader.shortened(row, tokens) for row in self.ids_at(places)], copy.copy(self)
+        cut.vectors = encoder.encode_ids(rows).numpy().astype(np.float16)
+        cut._tokens, cut._ends = np.concatenate(rows).astype(np.int32), np.cumsum([len(row) for row in rows])
+        cut.num_queries = int((places < self.num_queries).sum())
+        return cut
+
+    def read(self, places: Collection[int]) -> list[str]:
+        """Read texts in the order of the file, without prompts."""
+        wanted = set(places)
+        with self.file.open(encoding="utf-8") as lines:
+            return [json.loads(line)["text"] for place, line in enumerate(lines) if place in wanted]
+
+    def ids_for(self, encoder: Encoder, places: Sequence[int]) -> list[Ids]:
+        """Tokenise texts for another encoder with the same prompts."""
+        text = dict(zip(sorted(places), self.read(places), strict=True))
+        ids: dict[int, Ids] = {}
+        for names, asked in ((QUERY_PROMPTS, True), (DOCUMENT_PROMPTS, False)):
+            side = [place for place in text if (place < self.num_queries) == asked]
+            prompt = side_prompt(encoder, names) or None
+            ids |= zip(side, prompted_ids(encoder, [text[place] for place in side], prompt), strict=True)
+        return [ids[place] for place in places]
+
+
+def store_texts(
+    encoder: Encoder, raw: RawTexts, folder: Path, *, limit: int | None = None, progress: Progress = silent
+) -> TextStore:
+    """Tokenise the distinct texts and replace `folder` by them; only a hash of each text stays in memory.
+
+    Queries come first, with the model's query prompt; other texts get the document prompt, or the default.
+    limit: most texts, not counting queries.
+
+    Raises `DataError` for queries alone or fewer than `FEWEST_TEXTS` distinct texts.
+    """
+    exclude, number = {_compared(text) for text in raw.exclude}, Counter[str]()
+    lengths, digest, longest, seen = list[int](), hashlib.sha256(), encoder.max_length, set[bytes]()
+    add_parts(digest, encoder_digest(encoder))
+
+    def distinct(texts: Iterable[str]) -> Iterator[str]:
+        for text in texts:
+            mark = hashlib.blake2b(text.encode(), digest_size=12).digest()
+            kind = "excluded" if _compared(text) in exclude else "repeated" if mark in seen else "kept"
+            number[kind] += 1
+            if kind == "kept":
+                seen.add(mark)
+                yield text
+
+    sides = ((QUERY_PROMPTS, distinct(raw.queries)), (DOCUMENT_PROMPTS, islice(distinct(raw.texts), limit)))
+    with replacing(folder) as place:
+        place.mkdir()
+        with (place / TEXTS_FILE).open("w", encoding="utf-8") as lines, (place / TOKENS_FILE).open("wb") as tokens:
+            for names, source in sides:
+                prompt = side_prompt(encoder, names) or None  # or the default
+                while some := list(islice(source, _AT_ONCE)):
+                    rows = prompted_ids(encoder, some, prompt)
+                    full = [(prompt or "") + text for text, ids in zip(some, rows, strict=True) if len(ids) >= longest]
+                    number["cut"] += encoder.reader.num_longer(full, prompt=prompt is None)  # some fit exactly
+                    number["queries"] += len(some) * (names is QUERY_PROMPTS)
+                    for text, ids in zip(some, rows, strict=True):
+                        lines.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
+                        np.asarray(ids, dtype=np.int32).tofile(tokens)
+                        lengths.append(len(ids))
+                        add_parts(digest, names[0], text)
+                    progress("Reading texts", len(lengths), len(lengths) + 1)
+        count = len(lengths)
+        if count < FEWEST_TEXTS or count == number["queries"]:
+            raise DataError(
+                f"Only {counted(count - number['queries'], 'distinct text')} and "
+                f"{counted(number['queries'], 'query', 'queries')} to learn from; "
+                f"{counted(number['excluded'], 'text')} in `exclude` or the evaluation data left out.",
+                hint=f"At least {FEWEST_TEXTS} are needed, tens of thousands are better: give other `texts`, a larger "
+                "`max_texts`, or fewer to `exclude`.",
+            )
+        progress("Reading texts", len(lengths), len(lengths))
+        np.save(place / ENDS_FILE, np.cumsum(lengths, dtype=np.int64))
+        counts = {"num_texts": len(lengths), "num_queries": number["queries"], "compared": len(exclude)}
+        counts |= {name: number[name] for name in ("repeated", "excluded", "cut")} | {"tokens": sum(lengths)}
+        counts |= {name: int(np.quantile(lengths, share)) for name, share in (("middle", 0.5), ("long", 0.95))}
+        note = {"texts": digest.hexdigest(), "counts": counts}
+        (place / NOTE_FILE).write_text(json.dumps(note), encoding="utf-8")
+    return TextStore(folder)
+
+
+def words_of(text: str) -> list[str]:
+    """Split a text into lower-case words without punctuation, to compare texts."""
+    return re.findall(r"\w+", text.lower()) or text.split()
+
+
+def _compared(text: str) -> str:
+    return " ".join(words_of(text))
+
+
+class TokenWork(EncodingWork):
+    """Encode tokenised texts."""
+
+    def perform(self, chunk: Chunk, send: Send) -> tuple[bytes, int]:
+        """Return the stored rows in text order, and 0."""
+        return self._form.store(self._encoder.encode_ids(chunk[1])).tobytes(), 0
+
+
+def fastest(encoder: Encoder, folder: Path) -> Encoder | OnnxEncoder:
+    """Return the float32 graph in `folder`, exported if needed; on a GPU or if export fails, the encoder."""
+    if encoder.device.type != "cpu" or importlib.util.find_spec("onnxruntime") is None:
+        return encoder
+    try:
+        if not is_graph_of(folder / GRAPH_FILES["fp32"], encoder_digest(encoder)):
+            shutil.rmtree(folder, ignore_errors=True)
+            export_onnx(encoder, folder)
+        return OnnxEncoder.load(folder, precision="fp32", threads=torch.get_num_threads())
+    except (ModelError, MissingExtraError):
+        return encoder
+
+
+def add_vectors(
+    encoder: Encoder, texts: TextStore, *, engine: Engine | None = None, progress: Progress = silent
+) -> None:
+    """Compute the vectors of all texts in float16; continue after a kill.
+
+    Raises `UsageError` if the disk is too small, or a vector does not fit into float16.
+    """
+    runner = fastest(encoder, texts.beside / "full")
+    width = int(encoder.encode_ids([texts.ids(0)]).shape[1])
+    made_from = {"encoder": encoder_digest(encoder), "texts": texts.digest, "width": width}
+    stored = StoredRows(texts.beside / VECTORS_FILE, made_from, num_rows=len(texts), row_bytes=2 * width, chunk=CHUNK)
+    chunks = [range(start, min(start + CHUNK, len(texts))) for start in sorted(stored.missing)]
+    done = len(texts) - sum(map(len, chunks))
+    work = ((places.start, list(map(texts.ids, places))) for places in chunks)
+    for (start, ids), (rows, _) in (engine or Engine()).run(TokenWork(runner, HALF), work, lambda message: None):
+        if not np.isfinite(np.frombuffer(rows, dtype=np.float16)).all():
+            hint = "Use a model that gives vectors of length 1."
+            raise UsageError("The full model's vectors do not fit into float16.", hint=hint)
+        stored.write(start, rows)
+        done += len(ids)
+        progress("Encoding with the full model", done, len(texts))
+
+
+def held_out_places(
+    number: int, settings: DistillSettings
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Split text indices at random into choosing, reporting and training texts."""
+    order = np.random.default_rng(settings.seed).permutation(number)
+    held = max(FEWEST_HELD_OUT, min(settings.held_out, number // 10))
+    return order[: held // 2], order[held // 2 : held], order[held:]
+
+
+def few_texts(
+    encoder: Encoder, texts: TextStore, places: NDArray[np.int64]
+) -> tuple[TextStore, NDArray[np.int64]] | None:
+    """Return the first short texts; if too few, add truncated texts and encode all again. Needs ten texts.
+
+    places: in random order.
+    """
+    number = min(FEW_TEXTS, len(places) // 10)
+    if not number:
+        return None
+    is_short = texts.lengths()[places] <= FEW_TOKENS
+    short = places[is_short][:number]
+    if len(short) == number:
+        return texts, short
+    chosen = np.sort(np.concatenate([short, places[~is_short][: number - len(short)]]))  # queries stay first
+    return texts.shortened(encoder, chosen, FEW_TOKENS), np.arange(number)
+
+
+def teacher_of(encoder: Encoder, layer: int | None) -> Encoder:
+    """Return the full model, cut at the target layer if given. Raises `LayerOutOfRangeError`."""
+    if layer is not None and layer > encoder.depth:
+        raise LayerOutOfRangeError(layer, encoder.depth, lowest=LOWEST_TAUGHT)
+    return encoder if layer is None or layer == encoder.depth else truncate(encoder, layer)
 
 
 class AgreementEvaluator(Evaluator):
@@ -56,7 +305,7 @@ class AgreementEvaluator(Evaluator):
         """Return the correlation of `Agreement`, 0 if all vectors are equal; no Pearson."""
         with torch.autocast("cpu", enabled=False):  # also inside bf16 training
             cosines = self._cosines(nn.functional.normalize(vectors.float(), dim=1))
-        return spearman(cosines.flatten().tolist(), self._expected) or 0.0, None
+        return self._correlation(cosines.flatten().tolist()), None
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> "AgreementEvaluator":
         """Return an evaluator of the first texts (in random order), shortened and encoded by `encoder`."""
@@ -70,18 +319,18 @@ class AgreementEvaluator(Evaluator):
     def agreement_of(self, vectors: Tensor) -> Agreement:
         """Return the agreement of vectors (n, d) of `texts()`."""
         unit = nn.functional.normalize(vectors.float(), dim=1)
-        cosines = tied(self._cosines(unit).flatten().tolist())
+        cosines = self._cosines(unit).flatten().tolist()
         # Texts are drawn, not pairs: one odd text spoils all of its pairs.
         drawn = draw_counts(len(unit), TEXT_RESAMPLES)
         counts = drawn[:, :, None] * drawn[:, self._partners.numpy()]
-        scores = 100 * rank_correlations(cosines, self._expected, counts.reshape(TEXT_RESAMPLES, -1))
+        scores = 100 * rank_correlations(tied(cosines), self._expected, counts.reshape(TEXT_RESAMPLES, -1))
         scores = scores[np.isfinite(scores)]
         low, high = interval(scores) if len(scores) else (0.0, 0.0)
         same = (_nearest(unit)[:, None, :] == self._near[:, :, None]).any(2)
         near = counts[:, :, :NEAR]
         overlap_low, overlap_high = interval(100 * (near * same.numpy()).sum((1, 2)) / near.sum((1, 2)))
         return Agreement(
-            correlation=spearman(cosines, self._expected) or 0.0,
+            correlation=self._correlation(cosines),
             low=low,
             high=high,
             overlap=100 * float(same.float().mean()),
@@ -89,6 +338,12 @@ class AgreementEvaluator(Evaluator):
             overlap_low=overlap_low,
             overlap_high=overlap_high,
         )
+
+    def _correlation(self, cosines: list[float]) -> float:
+        """Return Spearman × 100; 0 for cosines that are equal or not finite."""
+        if not np.isfinite(cosines).all():
+            return 0.0
+        return 100 * float(np.nan_to_num(rank_correlations(tied(cosines), self._expected))[0])
 
     def _cosines(self, unit: Tensor) -> Tensor:
         """Return the cosines of each text with its partners, (n, 2 · NEAR)."""
@@ -105,104 +360,8 @@ def _nearest(unit: Tensor) -> Tensor:
     return torch.cat(nearest)
 
 
-def held_out_scores(
-    full: Encoder, lean: Encoder, data: PairSplits | RetrievalSet | None, queries: RetrievalEvaluator | None
-) -> HeldOutScores | None:
-    """Compare both models on the test pairs or reporting queries, if any."""
-    mixed, scores = None, (0.0, 0.0)
-    if isinstance(data, RetrievalSet) and queries is not None:
-        ids = queries.texts()
-        same = lean.backbone.config.vocab_size == full.backbone.config.vocab_size
-        ours, theirs = lean.encode_ids(ids if same else halves(lean, data)[1].texts()), full.encode_ids(ids)
-        lean_scores, full_scores = queries.scores(ours, ours), queries.scores(theirs, theirs)
-        scores, mixed = (lean_scores.mean(), full_scores.mean()), float(queries.scores(ours, theirs).mean())
-        (_, (low, high)), number = estimated(lean_scores - full_scores), len(lean_scores)
-        name, metric = data.name, SEARCH_METRICS[data.metric]
-    elif isinstance(data, PairSplits) and data.test is not None:
-        both = [evaluate(model, data.test.pairs).cosines for model in (lean, full)]
-        numbers = numbers_of((pair.first, pair.second) for pair in data.test.pairs)
-        scores, (low, high), _, number = paired_difference(both[0], both[1], data.test.scores(), numbers=numbers)
-        name, metric = data.test.name, "Spearman × 100"
-    else:
-        return None
-    return HeldOutScores(
-        data=name,
-        metric=metric,
-        lean=float(scores[0]),
-        full=float(scores[1]),
-        mixed=mixed,
-        difference=float(scores[0] - scores[1]),
-        low=low,
-        high=high,
-        num_compared=number,
-    )
-
-
-CHUNK = 4096
-VECTORS_FILE = "vectors.bin"
-HALF = VectorFormat(precision="float16")
-EVALUATIONS = 20  # per epoch
-PATIENCE = 10  # evaluations without a gain: scores dip near the peak learning rate
-LOST = 1.0  # points: a larger loss in training saves the untrained blocks
-
-
-class TokenWork(EncodingWork):
-    """Encode tokenised texts."""
-
-    def perform(self, chunk: Chunk, send: Send) -> tuple[bytes, int]:
-        """Return the stored rows in text order, and 0."""
-        return self._form.store(self._encoder.encode_ids(chunk[1])).tobytes(), 0
-
-
-def fastest(encoder: Encoder, folder: Path) -> Encoder | OnnxEncoder:
-    """Return the float32 graph in `folder`, exported if needed; on a GPU or if export fails, the encoder."""
-    if encoder.device.type != "cpu" or importlib.util.find_spec("onnxruntime") is None:
-        return encoder
-    try:
-        if not is_graph_of(folder / GRAPH_FILES["fp32"], encoder_digest(encoder)):
-            shutil.rmtree(folder, ignore_errors=True)
-            export_onnx(encoder, folder)
-        return OnnxEncoder.load(folder, precision="fp32", threads=torch.get_num_threads())
-    except (ModelError, MissingExtraError):
-        return encoder
-
-
-def teacher_vectors(
-    encoder: Encoder, texts: TextStore, folder: Path, *, engine: Engine | None = None, progress: Progress = silent
-) -> NDArray[np.float16]:
-    """Compute the vectors (n, out) of all texts in float16, memory-mapped in `folder`; continue after a kill.
-
-    Raises `UsageError` if the disk is too small, or a vector does not fit into float16.
-    """
-    runner = fastest(encoder, folder / "full")
-    width = int(encoder.encode_ids([texts.ids(0)]).shape[1])
-    made_from = {"encoder": encoder_digest(encoder), "texts": texts.digest, "width": width}
-    stored = StoredRows(folder / VECTORS_FILE, made_from, num_rows=len(texts), row_bytes=2 * width, chunk=CHUNK)
-    chunks = [range(start, min(start + CHUNK, len(texts))) for start in sorted(stored.missing)]
-    done = len(texts) - sum(map(len, chunks))
-    work = ((places.start, list(map(texts.ids, places))) for places in chunks)
-    for (start, ids), (rows, _) in (engine or Engine()).run(TokenWork(runner, HALF), work, lambda message: None):
-        if not np.isfinite(np.frombuffer(rows, dtype=np.float16)).all():
-            hint = "Use a model that gives vectors of length 1."
-            raise UsageError("The full model's vectors do not fit into float16.", hint=hint)
-        stored.write(start, rows)
-        done += len(ids)
-        progress("Encoding with the full model", done, len(texts))
-    return read_vectors(texts, folder)
-
-
-def read_vectors(texts: TextStore, folder: Path) -> NDArray[np.float16]:
-    """Memory-map the vectors that `teacher_vectors` wrote."""
-    return np.memmap(folder / VECTORS_FILE, dtype=np.float16, mode="r").reshape(len(texts), -1)
-
-
-def rows_of(vectors: NDArray[np.float16], places: list[int]) -> Tensor:
-    """Return some vectors in float32, (b, out)."""
-    return torch.from_numpy(np.asarray(vectors[places], dtype=np.float32))
-
-
 class TaughtTexts(Examples):
-    """Training texts with the teacher's vectors (n, out), both read from disk.
+    """Training texts with the full model's vectors, both read from disk.
 
     full: the full model and the kept blocks, for `states`.
     """
@@ -211,12 +370,11 @@ class TaughtTexts(Examples):
         self,
         texts: TextStore,
         places: NDArray[np.int64],
-        vectors: NDArray[np.float16],
         settings: DistillSettings,
         full: tuple[Encoder, Blocks] | None = None,
         group: Group = ALONE,
     ) -> None:
-        self._texts, self._places, self._vectors, self._settings = texts, places, vectors, settings
+        self._texts, self._places, self._settings = texts, places, settings
         self._full, self._group = full if settings.states else None, group
         self._lengths: list[int] = texts.lengths()[places].tolist()
         self.separable = not (settings.similarity or self._full)
@@ -246,7 +404,7 @@ class TaughtTexts(Examples):
             mine = torch.zeros((0, encoder.vector_width), device=encoder.device, requires_grad=True)
         vectors = nn.functional.normalize(self._group.gather(mine[None], len(places))[0], dim=1)
         places = [place for rank in range(self._group.size) for place in places[rank :: self._group.size]]
-        wanted = nn.functional.normalize(rows_of(self._vectors, places).to(vectors.device), dim=1)
+        wanted = nn.functional.normalize(self._texts.vectors_at(places).to(vectors.device), dim=1)
         is_query = torch.tensor(places, device=vectors.device) < self._texts.num_queries
         weight = torch.where(is_query, self._settings.query_weight, 1.0)
         loss = (weight * (1 - (vectors * wanted).sum(1))).mean() / self._mean_weight

@@ -8,8 +8,7 @@ from operator import ge
 
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.hardware import TRAINING_PRECISIONS, Precision
-from truncate_kit.core.results import Result
-from truncate_kit.core.settings import (
+from truncate_kit.core.results import (
     BATCH,
     DATA,
     EPOCHS,
@@ -20,13 +19,14 @@ from truncate_kit.core.settings import (
     TRAINING,
     WEIGHT,
     Bounds,
+    Result,
     as_text,
     blocks_named,
     check_settings,
     setting,
 )
 from truncate_kit.core.vectors import too_few
-from truncate_kit.training.cutting import VocabularyCut
+from truncate_kit.core.workspace import VocabularyCut
 from truncate_kit.training.settings import PRECISION_HELP
 
 Blocks = tuple[int, ...]

@@ -15,8 +15,7 @@ from truncate_kit.core.progress import Progress, ProgressOption, announce, repor
 from truncate_kit.methods.distill.settings import Blocks, SubsetSearch
 from truncate_kit.models.encoder import Encoder, evaluating, length_batches, original_order
 from truncate_kit.models.truncation import BlockRunner, keep, kept_config
-from truncate_kit.training.examples import Evaluator, Ids
-from truncate_kit.training.loop import precision
+from truncate_kit.training.loop import Evaluator, Ids, precision
 
 LEADING = 4  # subsets per size, any of which may train best (benchmarks/lean)
 EXACT_DEPTH = 12  # 4,095 subsets

@@ -18,8 +18,7 @@ from truncate_kit.models.encoder import BlockLinear, BlockNetworks, Encoder, Lay
 from truncate_kit.models.pipeline import write_module
 from truncate_kit.models.store import StoredRows, encoder_digest, sha256_of
 from truncate_kit.models.truncation import layer_states
-from truncate_kit.training.examples import Evaluator, Examples
-from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.loop import Evaluator, Examples, TrainingRun
 
 CHUNK = 512  # seconds of work to repeat after a kill
 HELD_OUT = 0.1  # share of raw sentences

@@ -7,8 +7,7 @@ from statistics import fmean
 
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.hardware import TRAINING_PRECISIONS, Precision
-from truncate_kit.core.results import Result
-from truncate_kit.core.settings import (
+from truncate_kit.core.results import (
     BATCH,
     EPOCHS,
     LAYERS,
@@ -16,6 +15,7 @@ from truncate_kit.core.settings import (
     TEXTS,
     TRAINING,
     Bounds,
+    Result,
     as_text,
     check_seeds,
     check_settings,

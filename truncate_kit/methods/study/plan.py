@@ -61,11 +61,9 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from truncate_kit.core.errors import DataError, UsageError, first_line
 from truncate_kit.core.files import is_there, local_path
-from truncate_kit.core.results import Result
-from truncate_kit.core.settings import SEEDS, as_text, blocks_named, check_settings, setting
+from truncate_kit.core.results import SEEDS, Result, SearchMetric, as_text, blocks_named, check_settings, setting
 from truncate_kit.core.workspace import blocks_in_words
 from truncate_kit.data.pairs import BUNDLED, holds_words
-from truncate_kit.data.retrieval import SearchMetric
 from truncate_kit.data.tables import PAIR_FORMATS, TEXT_FORMAT, format_of, is_retrieval_folder, opened_text
 from truncate_kit.methods.study.result import figure_name
 from truncate_kit.training.settings import (

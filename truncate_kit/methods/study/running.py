@@ -15,8 +15,7 @@ from truncate_kit.analysis.result import Estimator
 from truncate_kit.core.errors import DivergedError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.core.files import local_path, mark_unfinished, run_lock, unfinished
 from truncate_kit.core.hardware import check_precision, select_device
-from truncate_kit.core.parallel import Engine
-from truncate_kit.core.progress import Progress, TrialWatcher, WatchOption, silent, watcher_of
+from truncate_kit.core.progress import Engine, Progress, TrialWatcher, WatchOption, silent, watcher_of
 from truncate_kit.data.pairs import PairSplits, complete_splits, load_pairs, load_words
 from truncate_kit.data.retrieval import RetrievalSet, read_retrieval
 from truncate_kit.data.tables import read_texts

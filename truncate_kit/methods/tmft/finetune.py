@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from truncate_kit.core.errors import capitalized
 from truncate_kit.core.files import local_path
-from truncate_kit.core.parallel import Engine
-from truncate_kit.core.progress import WatchOption, watcher_of
+from truncate_kit.core.progress import Engine, WatchOption, watcher_of
 from truncate_kit.core.vectors import FEWEST_COMPARED, interval
 from truncate_kit.core.workspace import RESULT_FILES, place_in_words
 from truncate_kit.data.pairs import PairSplits, splits_for
@@ -38,7 +37,7 @@ from truncate_kit.training.loop import isolated
 from truncate_kit.training.settings import TrainingSettings, Trial, trial_name
 
 if TYPE_CHECKING:
-    from truncate_kit.analysis.drop import DropPrediction
+    from truncate_kit.analysis.result import DropPrediction
     from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.methods.priors import WordPrior
 

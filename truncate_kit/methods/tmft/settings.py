@@ -7,12 +7,12 @@ significantly better than the paper's rule, the best dev score (`benchmarks/pick
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from truncate_kit.analysis.drop import DropPrediction
+from truncate_kit.analysis.result import DropPrediction
 from truncate_kit.core.errors import UsageError, in_points
-from truncate_kit.core.results import Result
-from truncate_kit.core.settings import (
+from truncate_kit.core.results import (
     LAYERS,
     Bounds,
+    Result,
     as_text,
     check_seeds,
     check_settings,

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from truncate_kit.core.errors import DivergedError, UsageError, counted
 from truncate_kit.core.hardware import in_halves
-from truncate_kit.core.parallel import Engine, Send
-from truncate_kit.core.progress import Progress, TrialEvent, TrialWatcher, silent
+from truncate_kit.core.progress import Engine, Progress, Send, TrialEvent, TrialWatcher, silent
 from truncate_kit.core.vectors import mean_and_std
 from truncate_kit.data.pairs import PairSplits, splits_for
 from truncate_kit.data.seen import NO_KEYS, Keys, keys_of, merged, query_keys
@@ -22,8 +21,8 @@ from truncate_kit.methods.tmft.settings import LayerScores, parse_layers
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches, original_order
 from truncate_kit.models.store import RunStore, checkpoint_of, encoder_digest, run_key
 from truncate_kit.models.truncation import keep, layers_held, parameters_kept, truncate, truncated_config
-from truncate_kit.training.examples import Evaluator, Examples, Ids, LabelledTask, PairEvaluator, Pairs, scored_as
-from truncate_kit.training.loop import TrainingRun
+from truncate_kit.training.examples import LabelledTask, PairEvaluator, Pairs, scored_as
+from truncate_kit.training.loop import Evaluator, Examples, Ids, TrainingRun
 from truncate_kit.training.settings import TrainingSettings, Trial, check_diverged, trial_name, trial_scores
 
 if TYPE_CHECKING:
