@@ -15,11 +15,17 @@ from packaging.requirements import Requirement
 
 from truncate_kit.core import hardware
 from truncate_kit.core.errors import TruncateKitError, first_line, harmless, known_name
-from truncate_kit.core.hardware import GRAPH_FILES, PRECISIONS, TRAINING_PRECISIONS, installed_version, other_graph
+from truncate_kit.core.hardware import (
+    GRAPH_FILES,
+    PRECISIONS,
+    RUNTIMES,
+    TRAINING_PRECISIONS,
+    installed_version,
+    other_graph,
+)
 from truncate_kit.core.results import Result
 
 PACKAGE = "truncate-kit"
-RUNTIMES = ("torch", "onnx")
 CPU, CUDA = "CPUExecutionProvider", "CUDAExecutionProvider"
 _REMOTE = "AzureExecutionProvider"
 _GPU_WHEEL = "onnxruntime-gpu"

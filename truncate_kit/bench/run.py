@@ -247,16 +247,11 @@ def score_all(
 
 def scored_fields(data: PairSet | RetrievalSet) -> dict[str, Any]:
     """Return the report fields about the data."""
-    if isinstance(data, PairSet):
-        fields = {
-            "fingerprint": pairs_fingerprint(data),
-            "num_scored": len(data),
-            "bundled": data.name.startswith(f"{BUNDLED}/"),
-        }
-    else:
+    if isinstance(data, RetrievalSet):
         fields = {"fingerprint": data.fingerprint(), "num_scored": len(data.queries)}
-        fields["metric"] = SEARCH_METRICS[data.metric]
-    return {"scored_on": data.name, **fields}
+        return {"scored_on": data.name, "metric": SEARCH_METRICS[data.metric], **fields}
+    bundled, fingerprint = data.name.startswith(f"{BUNDLED}/"), pairs_fingerprint(data)
+    return {"scored_on": data.name, "fingerprint": fingerprint, "num_scored": len(data), "bundled": bundled}
 
 
 def score_with(data: PairSet | RetrievalSet, runner: Runner, encoder: Encoder) -> Score:

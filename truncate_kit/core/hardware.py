@@ -156,6 +156,7 @@ def _cpuinfo() -> dict[str, str]:
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "int8"]
 Target = Literal["cpu", "cuda"]
 TARGETS: tuple[Target, ...] = get_args(Target)
+RUNTIMES = ("torch", "onnx")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
