@@ -23,11 +23,6 @@ from truncate_kit.core.errors import (
     require,
 )
 from truncate_kit.core.files import digest_of, local_path
-from truncate_kit.core.hardware import check_threads, in_halves, is_out_of_memory, select_device, usable_cores
-from truncate_kit.core.progress import Send
-from truncate_kit.core.results import BATCH, check_number, listed_texts
-from truncate_kit.core.vectors import Rows, VectorFormat, paired_rows
-from truncate_kit.export.record import ExportReport, check_bits, check_runnable, find_graph
 from truncate_kit.core.hardware import (
     RUNTIMES,
     check_threads,
@@ -36,9 +31,10 @@ from truncate_kit.core.hardware import (
     select_device,
     usable_cores,
 )
-from truncate_kit.core.settings import BATCH, check_number, listed_texts
-from truncate_kit.core.vectors import Rows, paired_rows
-from truncate_kit.export.record import ExportReport, check_runnable, find_graph
+from truncate_kit.core.progress import Send
+from truncate_kit.core.results import BATCH, check_number, listed_texts
+from truncate_kit.core.vectors import Rows, VectorFormat, paired_rows
+from truncate_kit.export.record import ExportReport, check_bits, check_runnable, find_graph
 from truncate_kit.models.encoder import Encoder, LayerHeads, TextReader, padded
 from truncate_kit.models.loading import load_encoder, load_reader, state_of
 from truncate_kit.models.pipeline import Normalize, read_layer_heads, read_modules
