@@ -23,9 +23,9 @@ def make_heads(
     generator = torch.Generator().manual_seed(seed)
     heads = LayerHeads(width, len(codes), codes, kind=kind, hidden=hidden, generator=generator)
     assert heads.networks is not None
-    heads.networks.fit(
-        torch.randn(len(codes), width, generator=generator), torch.rand(len(codes), width, generator=generator)
-    )
+    # No deviation near 0, which saturates codes: cosines would tie.
+    mean, deviation = (draw(len(codes), width, generator=generator) for draw in (torch.randn, torch.rand))
+    heads.networks.fit(mean, deviation + 0.2)
     heads.scale.copy_(torch.rand(len(codes), generator=generator) + 0.2)
     return heads.eval()
 
