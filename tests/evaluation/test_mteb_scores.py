@@ -16,8 +16,6 @@ from truncate_kit.evaluation import SuiteReport
 from truncate_kit.evaluation.graded import MEASURES, evaluate
 from truncate_kit.evaluation.mteb import MtebEncoder, evaluate_mteb, find_tasks
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
-from truncate_kit.export.exporting import export_onnx
-from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.loading import load_encoder
 
 PUBLISHED = 82.03  # all-MiniLM-L6-v2 on STSBenchmark, by MTEB
@@ -72,9 +70,6 @@ def test_as_mteb_scores_the_folder_by_sentence_transformers(mteb, prompting, tmp
     peer = mteb.evaluate(SentenceTransformer(str(folder), device="cpu"), tasks, cache=None, show_progress_bar=False)
     expected = [100 * result.get_score() for result in peer.task_results]
     assert figures(load_encoder(folder), pairs, data) == pytest.approx(expected, abs=0.01)
-    if "default_prompt_name" in settings:
-        export_onnx(load_encoder(folder), tmp_path / "graph")
-        assert figures(OnnxEncoder.load(tmp_path / "graph"), pairs, data) == pytest.approx(expected, abs=0.02)
     if not any(name.startswith(("STS", "Retrieval")) for name in settings.get("prompts", {})):
         assert own_figures(load_encoder(folder), pairs, data) == pytest.approx(expected, abs=0.01)
 

@@ -91,20 +91,22 @@ def _head(keys: bytes) -> bytes:
 # Measuring
 
 
-def seen_note(model: str | Path, here: Keys, seen: Keys, what: str) -> str:
-    """Return a sentence on the keys that a model has seen; empty if none.
+def seen_note(here: Keys, what: str, models: Mapping[Any, Keys]) -> str:
+    """Return a sentence for each model, by name or path, that has seen some of these keys.
 
     what: name of the keys, such as "pairs of stsb/en".
     """
-    known, who = int(np.isin(here, seen).sum()), name_without_folders(str(model))
-    part = f"{known:,} of {len(here):,} {what}"
-    return f"{who} was trained or selected on {part}: scores on these are optimistic." if known else ""
+    notes = list[str]()
+    for model, seen in models.items():
+        if known := int(np.isin(here, seen).sum()):
+            part = f"{name_without_folders(str(model))} was trained or selected on {known:,} of {len(here):,} {what}"
+            notes.append(f"{part}: scores on these are optimistic.")
+    return " ".join(notes)
 
 
 def seen_before(pairs: "PairSet", models: Mapping[str, Keys]) -> str:
     """Return a sentence for each model that has seen some of these pairs."""
-    here, what = pair_keys(pairs), f"pairs of {pairs.name}"
-    return " ".join(filter(None, (seen_note(model, here, keys, what) for model, keys in models.items())))
+    return seen_note(pair_keys(pairs), f"pairs of {pairs.name}", models)
 
 
 def without_seen(splits: "PairSplits", keys: Keys) -> "tuple[PairSplits, int]":
@@ -164,7 +166,7 @@ def seen_among(data: "PairSet | RetrievalSet", model: str | Path) -> str | None:
     from truncate_kit.data.pairs import PairSet
 
     kind, here = ("pairs", pair_keys(data)) if isinstance(data, PairSet) else ("queries", query_keys(data.queries))
-    if note := seen_note(model, here, seen_by(model), f"{kind} of {data.name}"):
+    if note := seen_note(here, f"{kind} of {data.name}", {model: seen_by(model)}):
         return note
     origin = read_origin(model) if isinstance(data, PairSet) else None
     if origin is not None and origin.method == "combine" and origin.fingerprint == data.fingerprint():
@@ -177,9 +179,7 @@ def unseen_queries(data: "RetrievalSet", *models: str | Path) -> "tuple[Retrieva
     from truncate_kit.data.retrieval import with_queries
 
     here, seen = query_keys(data.queries), {model: seen_by(model) for model in models}
-    what = f"queries of {data.name}"
-    notes = " ".join(filter(None, (seen_note(model, here, keys, what) for model, keys in seen.items())))
-    if not notes:
+    if not (notes := seen_note(here, f"queries of {data.name}", seen)):
         return data, None
     fresh = np.flatnonzero(~np.isin(here, merged(*seen.values())))
     if not len(fresh):

@@ -270,7 +270,7 @@ def run_transfer(
     sets, seen = find_transfer(data), seen_by(model)
     for one in sets:
         keys = pair_keys(pair for pair in one if pair.second)
-        if optimistic := seen_note(model, keys, seen, f"rows of {one.name}"):
+        if optimistic := seen_note(keys, f"rows of {one.name}", {model: seen}):
             note(optimistic)
     if settings.max_rows is None:
         note("This takes minutes to hours, mostly for logistic regressions; use `quick` for a first look.")
