@@ -303,10 +303,11 @@ class Trial(BaseTrial):
 
 
 def check_diverged(diverged: Sequence[tuple[str, DivergedError]]) -> None:
-    """Raise `DivergedError` for the first diverged trial, if any."""
+    """Raise `DivergedError` that explains the first diverged trial and names the others, if any."""
     if diverged:
-        name, error = diverged[0]
-        raise DivergedError(f"{name}: {error} Finished trials are kept.", hint=error.hint)
+        (name, error), kept = diverged[0], " Finished trials are kept."
+        also = f" So did: {'; '.join(other for other, _ in diverged[1:])}." if len(diverged) > 1 else ""
+        raise DivergedError(f"{name}: {str(error).removesuffix(kept)}{also}{kept}", hint=error.hint)
 
 
 def run_trials(runs: Iterable[tuple[str, Callable[[], Kind]]]) -> list[Kind]:

@@ -134,7 +134,7 @@ def parse_layers(text: str, held: Sequence[int], depth: int) -> tuple[int, ...]:
     try:
         return tuple(dict.fromkeys(numbers_named(text)))
     except ValueError as error:
-        hint = f"Use a number, 3,6,9, 2..5, all or auto; this model has 0..{depth}."
+        hint = f"Use a number, 3,6,9, 2..5 or all, or leave it out; this model has 0..{depth}."
         raise UsageError(f"{text!r} names no layers.", hint=hint) from error
 
 
