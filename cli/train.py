@@ -137,13 +137,7 @@ def finetune(
         work["full"] = full
     if kept is not None:
         work["blocks"] = kept[: encoder.depth]
-    folder, before = workspace.folder, list[str]()
-    if prior_texts is not None:
-        alone = ", but for the full model" if "full" in work else ""
-        before.append(f"masked words of {prior_texts.name} at {place_in_words(encoder.depth, kept)}{alone}")
-    if prior_words is not None:
-        before.append("word similarity, at the layer of each model")
-    work["before"] = "; ".join(before)
+    folder, work["before"] = workspace.folder, _first_in_words(prior_texts, prior_words, encoder, full, kept)
     adapted = nullcontext() if prior_texts is None else unfinished(folder / "adapted", shared=True)
     with adapted, machine.open() as engine, watching(folder, tensorboard=tensorboard) as watcher:
         result = run(encoder, splits, out=folder, progress=watcher, engine=engine, **work)
@@ -171,6 +165,17 @@ def _adapted(
         f"{before:.3f} before, {after:.3f} after epoch {result.best_epoch}."
     )
     return model
+
+
+def _first_in_words(
+    texts: Path | None, words: Path | None, encoder: "Encoder", full: "Encoder", kept: tuple[int, ...] | None
+) -> str:
+    """Describe the training before the task."""
+    parts = [] if words is None else ["word similarity, at the layer of each model"]
+    if texts is not None:
+        alone = "" if encoder.depth == full.depth else ", but for the full model"
+        parts.insert(0, f"masked words of {texts.name} at {place_in_words(encoder.depth, kept)}{alone}")
+    return "; ".join(parts)
 
 
 def _word_prior(full: "Encoder", folder: Path, precision: str) -> "WordPrior":

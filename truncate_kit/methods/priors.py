@@ -293,7 +293,10 @@ def adapt(
     evaluator = MaskedEvaluator(model, [ids[place] for place in order[:held]], head)
     untrained, _ = evaluator.score(model)
     examples = MaskedTexts(model, [ids[place] for place in order[held:]], head, part=MICRO_BATCH, group=group)
-    micro_batch, task = MICRO_BATCH * group.size, f"masked words at layer {model.depth}, {_epochs(training)}"
+    micro_batch, task = (
+        MICRO_BATCH * group.size,
+        f"masked words at layer {model.depth}, {counted(training.epochs, 'epoch')}",
+    )
     run = TrainingRun(model, examples, evaluator, training, seed=settings.seed, micro_batch=micro_batch, group=group)
     run.train(checkpoint=checkpoint, progress=reporter(progress), task=task)
     return model, AdaptationResult(
@@ -369,9 +372,5 @@ class WordPrior:
         """Train `encoder` in place on the seed's word pairs; return the best dev score in points."""
         examples, dev, _ = self._task.trial(encoder, seed)
         run, task = TrainingRun(encoder, examples, dev, self.settings, seed=seed), f"words at layer {encoder.depth}"
-        task += f", seed {seed}, {_epochs(self.settings)}"
+        task += f", seed {seed}, {counted(self.settings.epochs, 'epoch')}"
         return max(run.train(checkpoint=checkpoint, progress=progress, task=task).scores)
-
-
-def _epochs(settings: TrainingSettings) -> str:
-    return counted(settings.epochs, "epoch")
