@@ -1,8 +1,9 @@
-"""The trials that a file of records holds."""
+"""The trials that a file of records holds, and the rows of a study."""
 
 from pathlib import Path
 
 from truncate_kit.core.results import read_records
+from truncate_kit.methods.study.result import StudyResult, StudyRow
 from truncate_kit.training.settings import Trial
 
 
@@ -18,3 +19,8 @@ def read_trials(file: Path) -> dict[str, tuple[Trial, ...]]:
         store: tuple(sorted(found.values(), key=lambda one: (one.layer, one.seed, one.epochs, one.epochs_run)))
         for store, found in stores.items()
     }
+
+
+def rows_of(result: StudyResult, model: str, task: str) -> list[StudyRow]:
+    """The rows of one model on one task."""
+    return [row for row in result.of(task) if row.model == model]

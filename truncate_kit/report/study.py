@@ -11,12 +11,11 @@ from truncate_kit.core.errors import counted
 from truncate_kit.core.files import write_text
 from truncate_kit.methods.study.result import (
     CKARow,
+    Curve,
     StudyResult,
     StudyRow,
-    Summary,
     figure_name,
     pareto_front,
-    summaries,
 )
 from truncate_kit.report.training import layer_series
 from truncate_kit.report.view import (
@@ -59,24 +58,23 @@ def view_study_result(result: StudyResult) -> View:
     """Show the best layers by task."""
     tables, plots = [], list[Plot]()
     for task in result.tasks():
-        lines = summaries(result, task)
-        tables.append(Table.of(f"{task}: layers and their scores, {lines[0].best_dev.metric}", lines, _SUMMARY))
-        plots += _plots(result, task)
+        curves = result.curves(task)
+        tables.append(Table.of(f"{task}: layers and their scores, {curves[0].best_dev.metric}", curves, _SUMMARY))
+        plots += _plots(result, task, curves)
     return View("study", "Fine-tuned at every layer", tables, plots=plots)
 
 
 def write_tables(result: StudyResult, folder: Path) -> None:
     """Write scores, best layers, CKA, and a page of all tables. Raises `FileProblemError`."""
-    front = {id(row) for task in result.tasks() for row in pareto_front(result.of(None, task))}
+    front = {id(row) for task in result.tasks() for row in pareto_front(result.of(task))}
     scores = [_cells(row) | {"on_front": id(row) in front} for row in result.rows]
     best = []
-    for line in (line for task in result.tasks() for line in summaries(result, task)):
-        first = _cells(line.best_dev)
+    for curve in (curve for task in result.tasks() for curve in result.curves(task)):
+        first, last = _cells(curve.best_dev), {} if curve.last is None else _cells(curve.last)
         cells = {name: first.pop(name) for name in ("model", "task", "metric")}
-        last = {} if line.last is None else _cells(line.last)
         cells |= {f"best_dev_{name}": value for name, value in first.items()}
         cells |= {f"last_{name}": last.get(name) for name in first}
-        best.append(cells | {"drop": line.drop, "drops": line.drops})
+        best.append(cells | {"drop": curve.drop, "drops": curve.drops})
     _write_csv(folder / SCORES, scores, 2)
     _write_csv(folder / BEST, best, 2)
     if result.cka:
@@ -103,14 +101,14 @@ def page(result: StudyResult) -> str:
     """Write Markdown with all tables and plots of each task."""
     parts = ["# Fine-tuned at every layer"]
     for task in result.tasks():
-        rows, lines = result.of(None, task), summaries(result, task)
+        rows, curves = result.of(task), result.curves(task)
         seeds = max(len(row.scores.seeds) for row in rows)
         parts += [
             f"## {in_markdown(task)}",
             f"{in_markdown(rows[0].metric)}; mean ± standard deviation over {counted(seeds, 'seed')}.",
-            Table.of("", lines, _SUMMARY).markdown(),
+            Table.of("", curves, _SUMMARY).markdown(),
             "As Tables 1 and 2 of the TMFT paper: the layer that is best on dev, and the last one.",
-            _paper_table(lines).markdown(),
+            _paper_table(curves).markdown(),
             f"![Test score by layer]({figure_name(task, 'layers')})",
             f"![Score by layer]({figure_name(task, 'curves')})",
             f"![Score by parameters]({figure_name(task, 'pareto')})",
@@ -132,15 +130,19 @@ def page(result: StudyResult) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _paper_table(lines: Sequence[Summary]) -> Table:
-    rows = [row for line in lines for row in dict.fromkeys((line.best_dev, line.last)) if row is not None]
+def _ends(curves: Sequence[Curve]) -> list[StudyRow]:
+    """Return the best layer on dev and the last one of each model."""
+    return [row for curve in curves for row in dict.fromkeys((curve.best_dev, curve.last)) if row is not None]
+
+
+def _paper_table(curves: Sequence[Curve]) -> Table:
     columns: dict[str, Column] = {"model": "model", "layer": lambda row: str(row.scores.layer)}
     columns["parameters, millions"] = lambda row: row.paper_parameters / 1e6
-    main = " Spearman" if lines and "Spearman" in lines[0].best_dev.metric else ""
+    main = " Spearman" if "Spearman" in curves[0].best_dev.metric else ""
     heads = {name: name.replace("_p", " P") + ("" if "_" in name else main) for name in _MEASURES}
     columns |= {head: f"scores.{name}:±" for name, head in heads.items()}
     columns |= {f"published {head}": f"published_{name}" for name, head in heads.items()}
-    return Table.of("", rows, columns)
+    return Table.of("", _ends(curves), columns)
 
 
 def _layer_table(rows: Sequence[StudyRow]) -> Table:
@@ -154,33 +156,30 @@ def _layer_table(rows: Sequence[StudyRow]) -> Table:
     return Table.of("", rows, columns)
 
 
-def _plots(result: StudyResult, task: str) -> list[Plot]:
-    rows = {model: own_rows for model in result.models() if (own_rows := result.of(model, task))}
-    unit = f"points ({next(iter(rows.values()))[0].metric})"
+def _plots(result: StudyResult, task: str, curves: Sequence[Curve]) -> list[Plot]:
+    unit = f"points ({curves[0].best_dev.metric})"
     layers, pareto, plots = list[Series](), list[Series](), list[Plot]()
 
     def plot(kind: str, title: str, series: Sequence[Series], y: str = unit, x: str = LAYERS) -> Plot:
         file = figure_name(task, kind).removesuffix(".png")
         return Plot(title, x, y, series, whole=x == LAYERS, file=file)
 
-    for place, (model, own_rows) in enumerate(rows.items()):
+    for place, curve in enumerate(curves):
         turn, color = divmod(place, len(_COLORS))
         marker = _MARKERS[place % len(_MARKERS)]
         look: dict[str, Any] = {"color": _COLORS[color], "line": _LINES[turn % len(_LINES)], "marker": marker}
-        scores = [row.scores for row in own_rows]
+        model, scores = curve.best_dev.model, [row.scores for row in curve.rows]
         x, test, spread = zip(*((one.layer, one.test, one.test_std) for one in scores), strict=True)
         layers.append(Series(x, test, model, spread=spread, **look))
         pareto.append(Series([one.parameters / 1e6 for one in scores], test, model, width=1, **look))
         series = layer_series(scores)
-        published = {row.scores.layer: row.published_test for row in own_rows if row.published_test is not None}
+        published = {row.scores.layer: row.published_test for row in curve.rows if row.published_test is not None}
         if published:
             series.append(Series([*published], [*published.values()], "published, test", line=":", marker=""))
         plots.append(plot("curves", model, series))
-    lines = summaries(result, task)
-    ends = [row for line in lines for row in (line.best_dev, line.last) if row is not None]
     fronts = [
-        _front(result.of(None, task), "Pareto front", "-", 4),
-        _front(ends, "of best-dev and last layers alone", "--", 1.5),
+        _front(result.of(task), "Pareto front", "-", 4),
+        _front(_ends(curves), "of best-dev and last layers alone", "--", 1.5),
     ]
     axes = f"test score in {unit}", "parameters kept, millions"
     plots.append(plot("layers", f"Test score of each layer: {task}", layers))

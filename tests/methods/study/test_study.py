@@ -11,13 +11,13 @@ import torch
 from PIL import Image
 
 from tests.support.files import pairs_file
-from tests.support.killing import STUDY, killed
 from tests.support.pairs import make_pairs
+from tests.support.trials import rows_of
 from truncate_kit.core.errors import DataError, ModelError, UsageError
 from truncate_kit.data.pairs import PairSplits
 from truncate_kit.methods.priors import WordPrior
 from truncate_kit.methods.study.plan import read_study
-from truncate_kit.methods.study.result import StudyResult, StudyRow, pareto_front, summaries
+from truncate_kit.methods.study.result import Curve, StudyResult, StudyRow, pareto_front
 from truncate_kit.methods.study.running import load_model, run_study
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.methods.tmft.settings import LayerScores, SweepSettings
@@ -25,10 +25,8 @@ from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.chart import write_figures
 from truncate_kit.report.study import write_tables
 from truncate_kit.report.view import points, view_of
-from truncate_kit.training.settings import WORD_EPOCHS, default_learning_rate, word_training
+from truncate_kit.training.settings import default_learning_rate, word_training
 from truncate_kit_cli.app import main
-
-WORDS = ["cat", "dog", "tree", "mat", "red", "blue", "big", "small"]
 
 
 @pytest.fixture(scope="module")
@@ -107,7 +105,7 @@ def test_rows_equal_those_of_finetune(file, done, tmp_path):
         settings=SweepSettings(layers="all", seeds=(0, 1)),
         training=study.tasks[0].training,
     )
-    assert [row.scores for row in result.of("small | bert", "graded")] == list(alone.layers)
+    assert [row.scores for row in rows_of(result, "small | bert", "graded")] == list(alone.layers)
 
 
 def test_random_weights_keep_tokenizer_and_shape_and_are_the_same_each_time(file):
@@ -128,6 +126,7 @@ def test_tables_and_figures_are_written_and_the_result_comes_back(file, done, tm
     out, err = capfd.readouterr()
     assert not end.value.code, err
     assert "drops by" in out
+    assert err.count("Layer ") == 2 * 14  # each stored trial once
     folder = tmp_path / "exported/study"
     with (folder / "scores.csv").open() as handle:
         rows = list(csv.DictReader(handle))
@@ -143,10 +142,10 @@ def test_tables_and_figures_are_written_and_the_result_comes_back(file, done, tm
             assert image.width > 500
     with (folder / "best.csv").open() as handle:
         best = list(csv.DictReader(handle))
-    lines = [line for task in result.tasks() for line in summaries(result, task)]
-    assert [(row["model"], row["task"]) for row in best] == [(line[0].model, line[0].task) for line in lines]
-    scores = lines[0][0].scores
-    millions = f"{lines[0][0].paper_parameters / 1e6:.2f}"
+    rows_of_best = [curve.best_dev for task in result.tasks() for curve in result.curves(task)]
+    assert [(row["model"], row["task"]) for row in best] == [(row.model, row.task) for row in rows_of_best]
+    scores = rows_of_best[0].scores
+    millions = f"{rows_of_best[0].paper_parameters / 1e6:.2f}"
     cells = [points(scores.dev, scores.dev_std), points(scores.dev_pearson, scores.dev_pearson_std)]
     cells += [points(scores.test, scores.test_std), points(scores.test_pearson, scores.test_pearson_std)]
     assert f"| small \\| bert | {scores.layer} | {millions} | {' | '.join(cells)} |" in page
@@ -155,7 +154,7 @@ def test_tables_and_figures_are_written_and_the_result_comes_back(file, done, tm
     assert float(best[0]["best_dev_dev_pearson_std"]) == pytest.approx(scores.dev_pearson_std, abs=0.006)
     front = [(row["model"], row["task"], int(row["layer"])) for row in rows if row["on_front"] == "True"]
     assert sorted(front) == sorted(
-        (row.model, task, row.scores.layer) for task in result.tasks() for row in pareto_front(result.of(None, task))
+        (row.model, task, row.scores.layer) for task in result.tasks() for row in pareto_front(result.of(task))
     )
     with (folder / "cka.csv").open() as handle:
         similarities = list(csv.DictReader(handle))
@@ -192,15 +191,6 @@ def test_trials_are_found_by_the_rate_they_were_trained_with(tiny_folder, tmp_pa
     words = PairSplits(name="words", train=make_pairs(12), dev=make_pairs(6, seed=1), test=make_pairs(6, seed=2))
     rates = [WordPrior(load_encoder(model), words, word_training(learning_rate=rate)) for rate in (None, 5e-4, 1e-4)]
     assert [prior.fingerprint() == rates[0].fingerprint() for prior in rates] == [True, True, False]
-
-
-def test_a_study_killed_at_many_instants_ends_like_an_undisturbed_one(file, tmp_path):
-    of_one_seed = file.with_name("one-seed.toml")
-    of_one_seed.write_text(file.read_text().replace("seeds = 2", "seeds = 1"))
-    undisturbed = run_study(read_study(of_one_seed), tmp_path / "undisturbed")
-    assert killed(STUDY, tmp_path / "killed", of_one_seed, WORD_EPOCHS) >= 6
-    last = StudyResult.read(tmp_path / "killed/study.json")
-    assert (last.rows, last.cka) == (undisturbed.rows, undisturbed.cka)
 
 
 @pytest.mark.parametrize("missing", ["nothing", "trial of the first part", "trial of the last part"])
@@ -283,16 +273,16 @@ def test_the_front_holds_what_nothing_smaller_beats():
 def test_a_drop_is_two_points_and_two_standard_errors_of_several_seeds(last, deviation, seeds, drops):
     rows = (scored(1, 1, 60.0, deviation), scored(2, 2, 59.0, deviation), scored(3, 3, last, deviation))
     rows = tuple(replace(row, scores=replace(row.scores, seeds=seeds)) for row in rows)
-    ((_, _, drop, is_drop),) = summaries(StudyResult(rows=rows, seconds=0.0), "t")
-    assert drop == pytest.approx(60.0 - last)
-    assert is_drop == drops
+    curve = Curve(rows)
+    assert curve.drop == pytest.approx(60.0 - last)
+    assert curve.drops == drops
 
 
 def test_a_study_without_the_last_layer_has_its_tables(tmp_path):
     result = StudyResult(rows=(scored(1, 10, 60.0), scored(2, 20, 61.0)), seconds=0.0)
-    (summary,) = summaries(result, "t")
-    assert summary[1:] == (None, None, False)
-    best = summary[0].scores
+    (curve,) = result.curves("t")
+    assert (curve.last, curve.drop, curve.drops) == (None, None, False)
+    best = curve.best_dev.scores
     write_tables(result, tmp_path)
     page = (tmp_path / "tables.md").read_text()
     scores = points(best.dev, best.dev_std), points(best.test, best.test_std)
@@ -301,12 +291,3 @@ def test_a_study_without_the_last_layer_has_its_tables(tmp_path):
         (row,) = csv.DictReader(handle)
     assert (row["best_dev_layer"], row["last_layer"], row["last_test"], row["drop"]) == (f"{best.layer}", "", "", "")
     write_figures(view_of(result), tmp_path)
-
-
-def test_a_missing_file_is_one_line_on_the_command_line(tmp_path, capfd):
-    with pytest.raises(SystemExit) as end:
-        main(["study", str(tmp_path / "none.toml"), "--json"])
-    out, err = capfd.readouterr()
-    assert (end.value.code, out) == (1, "")
-    assert "none.toml" in err
-    assert "Hint" in err

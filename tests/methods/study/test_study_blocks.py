@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.support.files import pairs_file
+from tests.support.trials import rows_of
 from truncate_kit.core.errors import UsageError
 from truncate_kit.data.pairs import complete_splits, load_pairs
 from truncate_kit.methods.study.plan import read_study
@@ -43,7 +44,7 @@ def test_the_layers_of_the_kept_model_are_trained_and_named(study, tiny_folder, 
     by_hand = keep(load_encoder(tiny_folder("bert")), (1, 3))
     assert encoder_digest(load_model(plan.models[1])) == encoder_digest(by_hand)
     result = run_study(plan, tmp_path / "out")
-    assert [row.scores.layer for row in result.of("model", "g")] == [0, 1, 2, 3]
+    assert [row.scores.layer for row in rows_of(result, "model", "g")] == [0, 1, 2, 3]
     alone = finetune(
         by_hand,
         complete_splits(load_pairs(tmp_path / "graded.csv")),
@@ -51,7 +52,7 @@ def test_the_layers_of_the_kept_model_are_trained_and_named(study, tiny_folder, 
         settings=SweepSettings(layers="all", seeds=(0,)),
         training=plan.tasks[0].training,
     )
-    rows = result.of("model, blocks 1, 3", "g")
+    rows = rows_of(result, "model, blocks 1, 3", "g")
     assert [row.scores for row in rows] == list(alone.layers)
     assert {row.depth for row in rows} == {2}
     write_tables(result, tmp_path / "out")
@@ -65,8 +66,8 @@ def test_published_figures_stand_beside_layers_of_the_same_blocks_only(study, tm
     plan = study("blocks = [1, 3]", 'name = "cut"')
     models = tuple(replace(model, published="theirs") for model in plan.models)
     result = run_study(replace(plan, models=models, published=str(tmp_path / "figures.csv")), tmp_path / "out")
-    assert [row.published_test for row in result.of("model", "g")] == [0, 10, 20, 30]
-    assert [row.published_test for row in result.of("cut", "g")] == [0, 10, None]
+    assert [row.published_test for row in rows_of(result, "model", "g")] == [0, 10, 20, 30]
+    assert [row.published_test for row in rows_of(result, "cut", "g")] == [0, 10, None]
 
 
 def test_text_names_blocks_as_commands_do_and_random_weights_are_kept_likewise(study):

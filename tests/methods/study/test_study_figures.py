@@ -28,7 +28,7 @@ def plots_of(rows, cka=()):
 
 def test_no_two_of_168_models_look_alike():
     models = [f"model {number}" for number in range(168)]
-    (plot,) = [one for one in plots_of([row(model, "one", 1) for model in models]) if one.name == "layers"]
+    (plot,) = [one for one in plots_of([row(model, "one", 1) for model in models]) if one.file == "layers-one"]
     assert [series.label for series in plot.series] == models
     assert len({(series.color, series.line, series.marker) for series in plot.series}) == 168
 
@@ -79,7 +79,7 @@ def test_the_front_of_the_paper_is_that_of_best_dev_and_last_layers():
     rows = [row("model", "one", layer) for layer in range(3)]
     for place, (dev, test) in enumerate(((70.0, 60.0), (65.0, 64.0), (60.0, 62.0))):
         rows[place] = replace(rows[place], scores=replace(rows[place].scores, dev=dev, test=test))
-    (plot,) = [one for one in plots_of(rows) if one.name == "pareto"]
+    (plot,) = [one for one in plots_of(rows) if one.file == "pareto-one"]
     every, ends, _ = plot.series
     assert sorted(set(every.y)) == [60.0, 64.0]
     assert sorted(set(ends.y)) == [60.0, 62.0]

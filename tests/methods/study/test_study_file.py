@@ -150,6 +150,7 @@ NAMED = '[[models]]\nmodel = "a"\nname = "A"\n[[models]]\nmodel = "b"\nname = "A
         (f"read_earlier = 1\n{ONE}{TASK}", "read_earlier: "),
         (f'{ONE}[[tasks]]\ndata = "$NOT_SET_ANYWHERE/x"', "environment variable"),
         (f'{ONE}{TASK}models = ["c"]', "does not define 'c'"),
+        (f"{ONE}{TASK}models = []", "No task uses the model 'a'"),
         (f'{ONE}{TASK}[[priors]]\ntasks = ["x"]', "does not define 'x'"),
         (f"{ONE}{TASK}[[priors]]\nbatch_size = 8", "A prior has batch_size, but no texts"),
         (f'{ONE}{TASK}[[priors]]\nwords = "w"\nlayer = 2', "A prior has layer, but no texts"),

@@ -3,7 +3,7 @@
 import pytest
 
 from tests.support.files import pairs_file
-from tests.support.trials import read_trials
+from tests.support.trials import read_trials, rows_of
 from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.running import run_study
 
@@ -52,7 +52,9 @@ def test_tasks_on_the_same_data_share_their_trials(done):
     result, out = done
     stores = read_trials(out / "trials" / "trials.jsonl")
     assert [trial.layer for trials in stores.values() for trial in trials].count(2) == 3
-    assert [row.scores for row in result.of("bert", "control")] == [row.scores for row in result.of("bert", "all")]
+    assert [row.scores for row in rows_of(result, "bert", "control")] == [
+        row.scores for row in rows_of(result, "bert", "all")
+    ]
 
 
 def test_models_are_compared_where_the_reference_is(done):

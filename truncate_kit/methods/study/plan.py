@@ -176,6 +176,10 @@ class Study(Result):
         if unknown:
             hint = f"Models: {', '.join(models)}. Tasks: {', '.join(tasks)}."
             raise UsageError(f"The study does not define {unknown.pop()!r}.", hint=hint)
+        for model in self.models:
+            if not any(self.tasks_of(model, prior) for prior in self.priors):
+                hint = "Add it to the models of a task, or leave it out."
+                raise UsageError(f"No task uses the model {model.name!r}.", hint=hint)
 
     def tasks_of(self, model: StudyModel, prior: StudyPrior) -> tuple[StudyTask, ...]:
         """Return the tasks of this model after this prior."""

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from truncate_kit.core.errors import DataError, first_line
 from truncate_kit.core.results import Result
@@ -64,44 +63,42 @@ class StudyResult(Result):
         """Return the names of the tasks, in order."""
         return list(dict.fromkeys(row.task for row in self.rows))
 
-    def models(self) -> list[str]:
-        """Return the names of the models, in order."""
-        return list(dict.fromkeys(row.model for row in self.rows))
+    def of(self, task: str) -> list[StudyRow]:
+        """Return the rows of a task."""
+        return [row for row in self.rows if row.task == task]
 
-    def of(self, model: str | None, task: str) -> list[StudyRow]:
-        """Return the rows of one model, by layer, or of all models on one task."""
-        rows = [row for row in self.rows if row.task == task and model in (None, row.model)]
-        return rows if model is None else sorted(rows, key=lambda row: row.scores.layer)
-
-
-class Summary(NamedTuple):
-    """One model on one task."""
-
-    best_dev: StudyRow  # the paper's choice
-    last: StudyRow | None  # the last layer
-    drop: float | None  # best test score of other layers, less the last layer's
-    drops: bool  # by two points and two standard errors; never with one seed
+    def curves(self, task: str) -> "list[Curve]":
+        """Return the curves of a task, by model in order."""
+        models: dict[str, list[StudyRow]] = {row.model: [] for row in self.rows}
+        for row in sorted(self.of(task), key=lambda row: row.scores.layer):
+            models[row.model].append(row)
+        return [Curve(rows) for rows in models.values() if rows]
 
 
-def summaries(result: StudyResult, task: str) -> list[Summary]:
-    """Summarise each model of a task."""
-    lines: list[Summary] = []
-    for model in result.models():
-        rows = {row.scores.layer: row for row in result.of(model, task)}
-        if not rows:
-            continue
-        best = rows[picker("best-dev").pick({layer: row.scores.dev for layer, row in rows.items()})]
-        last, drop, drops = rows.get(best.depth), None, False
-        if last is not None:
-            others = (row.scores for row in rows.values() if row is not last)
-            ends = max(others, key=lambda scores: scores.test, default=last.scores), last.scores
-            drop = ends[0].test - ends[1].test
+class Curve:
+    """The rows of one model on one task.
+
+    Attributes:
+        rows: By layer.
+        best_dev: The paper's choice.
+        last: The last layer, if trained.
+        drop: Best test score of other layers, less the last layer's.
+        drops: True for two points and two standard errors; never with one seed.
+    """
+
+    def __init__(self, rows: Sequence[StudyRow]) -> None:
+        layers = {row.scores.layer: row for row in rows}
+        self.best_dev = layers[picker("best-dev").pick({layer: row.scores.dev for layer, row in layers.items()})]
+        self.rows, self.last = rows, layers.pop(self.best_dev.depth, None)
+        self.drop: float | None = None
+        self.drops = False
+        if self.last is not None:
+            last, others = self.last.scores, [row.scores for row in layers.values()]
+            highest = max(others, key=lambda scores: scores.test, default=last)
+            self.drop, seeds = highest.test - last.test, min(len(highest.seeds), len(last.seeds))
             # Standard error of the difference of two means; with one seed the best layer is often best by chance.
-            error = sum((scores.test_std or 0.0) ** 2 / len(scores.seeds) for scores in ends) ** 0.5
-            seeds = min(len(scores.seeds) for scores in ends)
-            drops = seeds > 1 and drop >= DROP_POINTS and drop > DROP_ERRORS * error
-        lines.append(Summary(best, last, drop, drops))
-    return lines
+            error = sum((scores.test_std or 0.0) ** 2 / len(scores.seeds) for scores in (highest, last)) ** 0.5
+            self.drops = seeds > 1 and self.drop >= DROP_POINTS and self.drop > DROP_ERRORS * error
 
 
 def pareto_front(rows: Sequence[StudyRow]) -> list[StudyRow]:

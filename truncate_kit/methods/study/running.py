@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from functools import cached_property, partial
 from itertools import chain, product
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,7 +40,7 @@ from truncate_kit.models.truncation import layer_states, layers_held, paper_para
 from truncate_kit.training.examples import LabelledTask
 from truncate_kit.training.loop import ALONE, Group, isolated
 from truncate_kit.training.queries import halves, read_judged
-from truncate_kit.training.settings import trial_name, word_training
+from truncate_kit.training.settings import Trial, check_diverged, trial_name, word_training
 
 RANDOM_SEED = 0  # of random weights, whatever the seed of a trial
 CKA_SEED = 0  # of compared models, one per layer as in the TMFT paper
@@ -73,11 +74,13 @@ def run_study(
     """
     start, watcher, folder = time.perf_counter(), watcher_of(progress), local_path(out)
     published = check_study(study, device)
-    with run_lock(folder), _adapting(study, folder):
+    # Adapted models are kept until all their trials have ended, also for the next call.
+    adapts = any(prior.texts is not None for prior in study.priors)
+    with run_lock(folder), unfinished(folder / "adapted", shared=True) if adapts else nullcontext():
         earlier = StudyResult.read_if_whole(folder / STUDY_FILE)
         known = 0 if earlier is None else len(earlier.rows)
         rows, cka, references = list[StudyRow](), list[CKARow](), dict[tuple[str, str], Part]()
-        result, diverged = StudyResult(rows=(), seconds=0.0), list[DivergedError]()
+        result, diverged = StudyResult(rows=(), seconds=0.0), list[tuple[str, DivergedError]]()
         for part in _parts(study, folder, watcher, engine, device):
             watcher.part(f"{part.name}, {part.task.name}")
             place = (part.prior.name, part.task.name)
@@ -85,7 +88,7 @@ def run_study(
             try:
                 rows += part.rows(study, published, compared)
             except DivergedError as error:  # others continue
-                diverged.append(DivergedError(f"{part.name}, {part.task.name}: {error}", hint=error.hint))
+                diverged.append((f"{part.name}, {part.task.name}", error))
                 continue
             if compared:
                 reference = references.setdefault(place, part)
@@ -95,8 +98,7 @@ def run_study(
                 finished(result)
         if finished is not None and 0 < len(rows) < known:  # the study has become smaller
             finished(result)
-        if diverged:
-            raise diverged[0]
+        check_diverged(diverged)
     return result
 
 
@@ -108,24 +110,22 @@ def adapt_all(
     folder = local_path(out)
     if group.leads:
         mark_unfinished(folder / "adapted")
-    for model in study.models:
+    for _ in _models(study, folder, device, progress, group):
+        pass
+
+
+def _models(
+    study: Study, out: Path, device: str | None, progress: Progress, group: Group = ALONE
+) -> Iterator[tuple[StudyModel, StudyPrior, Encoder]]:
+    """Yield each model that has tasks after each prior, adapted to its texts; the reference of CKA first."""
+    for model in sorted(study.models, key=lambda model: model.name != study.cka):
         loaded = load_model(model, device)
-        for prior in study.priors:
-            if study.tasks_of(model, prior):
-                _adapted(loaded, prior, folder, progress, group)
-
-
-def _adapting(study: Study, out: Path) -> AbstractContextManager[None]:
-    """Keep adapted models until all their trials have ended, also for the next call."""
-    adapts = any(prior.texts is not None for prior in study.priors)
-    return unfinished(out / "adapted", shared=True) if adapts else nullcontext()
-
-
-def _adapted(encoder: Encoder, prior: StudyPrior, out: Path, progress: Progress, group: Group = ALONE) -> Encoder:
-    if prior.texts is None:
-        return encoder
-    settings, texts = prior.adaptation, read_texts(prior.texts)
-    return adapted(encoder, texts, out / "adapted", settings, layer=prior.layer, group=group, progress=progress)[0]
+        for prior in filter(partial(study.tasks_of, model), study.priors):
+            encoder = loaded
+            if prior.texts is not None:
+                how: dict[str, Any] = {"layer": prior.layer, "group": group, "progress": progress}
+                encoder, _ = adapted(loaded, read_texts(prior.texts), out / "adapted", prior.adaptation, **how)
+            yield model, prior, encoder
 
 
 def check_study(study: Study, device: str | None = None) -> Published:
@@ -191,29 +191,16 @@ def task_data(task: StudyTask) -> tuple[PairSplits, RetrievalSet | None]:
 def _parts(
     study: Study, out: Path, watcher: TrialWatcher, engine: Engine | None, device: str | None
 ) -> Iterator["Part"]:
-    for model in sorted(study.models, key=lambda model: model.name != study.cka):
-        loaded = load_model(model, device)
-        for prior in study.priors:
-            tasks = study.tasks_of(model, prior)
-            if not tasks:
-                continue
-            encoder, first = _adapted(loaded, prior, out, watcher.progress), None
-            if prior.words is not None:
-                words = load_words(Path(prior.words))
-                first = WordPrior(encoder, words, word_training(prior.precision, prior.learning_rate))
-            for task in tasks:
-                data, searched = task_data(task)
-                runner = TrialRunner(
-                    encoder,
-                    data,
-                    task.training,
-                    out / "trials",
-                    first,
-                    retrieval=searched,
-                    watcher=watcher,
-                    engine=engine,
-                )
-                yield Part(model, prior, task, runner)
+    how: dict[str, Any] = {"watcher": watcher, "engine": engine}
+    for model, prior, encoder in _models(study, out, device, watcher.progress):
+        first = None
+        if prior.words is not None:
+            words = load_words(Path(prior.words))
+            first = WordPrior(encoder, words, word_training(prior.precision, prior.learning_rate))
+        for task in study.tasks_of(model, prior):
+            data, searched = task_data(task)
+            trials = TrialRunner(encoder, data, task.training, out / "trials", first, retrieval=searched, **how)
+            yield Part(model, prior, task, trials)
 
 
 class Part:
@@ -236,21 +223,20 @@ class Part:
             own = runner.run_all((layer, seed) for seed in seeds for layer in layers)
             if compared:
                 self.store.forget_weights(())
-        config, rows = self.full.backbone.config, list[StudyRow]()
-        names = {self.name: own, f"{self.name}, trained at layer {self.full.depth}": earlier}
-        for label, trials in names.items():
-            for scores in scores_by_layer(self.full, trials):
-                row = StudyRow(
-                    model=label,
-                    task=self.task.name,
-                    metric=runner.task.metric,
-                    depth=self.full.depth,
-                    scores=scores,
-                    paper_parameters=paper_parameters(config, scores.layer),
-                    **self._figures(scores.layer, published if trials is own else {}),
-                )
-                rows.append(row)
-        return rows
+        last = f"{self.name}, trained at layer {self.full.depth}"
+        return [*self._rows(self.name, own, published), *self._rows(last, earlier, {})]
+
+    def _rows(self, name: str, trials: Sequence[Trial], published: Published) -> Iterator[StudyRow]:
+        for scores in scores_by_layer(self.full, trials):
+            yield StudyRow(
+                model=name,
+                task=self.task.name,
+                metric=self.runner.task.metric,
+                depth=self.full.depth,
+                scores=scores,
+                paper_parameters=paper_parameters(self.full.backbone.config, scores.layer),
+                **self._figures(scores.layer, published),
+            )
 
     def _figures(self, layer: int, published: Published) -> dict[str, float | None]:
         """Return the published figures of a layer; empty for random weights, queries or other blocks."""
