@@ -9,6 +9,7 @@ from tests.support.commands import scored
 from tests.support.files import NOUNS, SENTENCES, pairs_file, words_folder, write_table
 from tests.support.retrieval import judged_folder, retrieval_folder
 from truncate_kit.data.pairs import complete_splits, load_pairs
+from truncate_kit.methods.tmft.settings import SweepResult
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.store import encoder_digest
 from truncate_kit.report.page import write_page
@@ -49,10 +50,6 @@ def test_a_single_file_is_divided_and_only_its_unseen_pairs_are_scored_afterward
     assert scored(out)["pairs"] == held_out
     assert scored(out)["Spearman"] == pytest.approx(sweep["layers"][0]["test"], abs=0.01)
 
-    code, _, err = run("evaluate")
-    assert "fine-tuned on" in err
-    assert "layer 1 of 3, fine-tuned on" in err
-
     code, out, _ = run("evaluate", tiny_folder("bert"), "--json")  # a model from elsewhere has seen none of it
     assert scored(out)["pairs"] == len(load_pairs(single_file, divide=False).train)
 
@@ -60,10 +57,9 @@ def test_a_single_file_is_divided_and_only_its_unseen_pairs_are_scored_afterward
     changed = single_file.with_name("changed.csv")
     changed.write_text("\n".join([lines[0], *sorted(lines[1:])]) + "\n")
     for arguments in (["evaluate"], ["evaluate", "exported/lean", "--workspace", "another"]):
-        code, out, _ = run(*arguments, "--data", changed, "--json")  # sorted, it is another file of the same pairs
-        assert scored(out)["pairs"] == held_out
-        said = f"test {held_out} (80/10/10 %"
-        assert said in " ".join(run(*arguments, "--data", changed)[2].split())
+        said = " ".join(run(*arguments, "--data", changed)[2].split())  # sorted, it is another file of the same pairs
+        assert f"test {held_out} (80/10/10 %" in said
+        assert "layer 1 of 3, fine-tuned on" in said or len(arguments) > 1
 
     code, out, err = run("export", "--onnx", "--json")
     assert json.loads(out)["num_pairs"] == held_out, err
@@ -133,20 +129,15 @@ def test_priors_are_said_and_change_the_model(run, tiny_folder, single_file, mon
     monkeypatch.setattr(configuration, "WORD_EPOCHS", 3)  # the fifty of the paper are looked at elsewhere
     words = words_folder(single_file.parent / "words")
     command = ("finetune", tiny_folder("bert"), "--data", single_file, *FAST, "--learning-rate", 1e-3)
-    weights = single_file.parent / "exported/lean/model.safetensors"
-    code, _, err = run(*command)
-    assert code == 0, err
-    plain = weights.read_bytes()
     code, _, err = run(*command, "--prior-words", words, "--prior-texts", single_file, "--prior-epochs", 1)
     assert code == 0, err
     assert "Adapted at layer 3 to" in err
     assert "masked cross entropy on held-out texts" in err
     assert "Before each trial: Word similarity: rg65 28 merged" in err
-    assert weights.read_bytes() != plain
     code, out, err = run(*command, "--prior-texts", single_file, "--prior-epochs", 1, "--prior-layer", 2)
     assert code == 0, err
     assert "3 (full model)" in out  # the yardstick is not cut with the model that was adapted
-    card = (weights.parent / "README.md").read_text()
+    card = (single_file.parent / "exported/lean/README.md").read_text()
     assert "masked words of pairs.csv at layer 2, but for the full model" in card
 
 
@@ -154,9 +145,6 @@ def test_a_retrieval_folder_chooses(run, single_file, tiny_folder, tmp_path, mon
     folder = retrieval_folder(tmp_path / "search")
     command = ("finetune", tiny_folder("bert"), "--data", single_file, "--retrieval", folder, *FAST)
     monkeypatch.setattr(queries, "FEWEST_QUERIES", 9)
-    code, out, err = run(*command)
-    assert code == 0, err
-    assert "nDCG@10 of half the queries" in out
     code, out, err = run(*command, "--search-metric", "mrr")
     assert code == 0, err
     assert "MRR@10 of half the queries" in out
@@ -164,15 +152,11 @@ def test_a_retrieval_folder_chooses(run, single_file, tiny_folder, tmp_path, mon
 
 def test_queries_of_a_retrieval_folder_teach_choose_and_report(run, tiny_folder, tmp_path):
     folder = judged_folder(tmp_path / "search", test=48)
-    command = ("finetune", tiny_folder("bert"), "--data", folder, *FAST)
-    code, out, err = run(*command)
+    code, out, err = run("finetune", tiny_folder("bert"), "--data", folder, *FAST)
     assert code == 0, err
     assert "24 queries teach, with 48 documents that answer them" in " ".join(err.split())
     assert "nDCG@10 of half the queries" in out
-    code, out, err = run(*command, "--search-metric", "mrr", "--json")
-    assert code == 0, err
-    found = json.loads(out)
-    assert (found["metric"], found["training"]["objective"]) == ("MRR@10 of half the queries", "search")
+    assert SweepResult.read(tmp_path / "exported/sweep.json").training.objective == "search"
     code, _, err = run("evaluate", "exported/lean", "--data", folder)
     assert code == 0, err
     assert "trained or selected on 36 of 48 queries" in " ".join(err.split())

@@ -8,17 +8,20 @@ from safetensors.torch import load_file
 
 from tests.support.adapting import TEXTS, gradients_and_adaptation
 from tests.support.distributed import assert_same, free_port, in_two_processes, tiny_without_dropout
+from tests.support.files import pairs_file
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.results import read_records
 from truncate_kit.methods.priors import AdaptationResult
 from truncate_kit.training.loop import ALONE
 from truncate_kit_cli.train import check_shared
 
-_WORKER = """
+_PROGRAM = """
+import os
 from pathlib import Path
 from safetensors.torch import save_file
 from tests.support.adapting import gradients_and_adaptation
 from truncate_kit.training.loop import joined
+from truncate_kit_cli.app import main
 out = Path({out!r})
 with joined() as (group, device):
     found, losses = gradients_and_adaptation({folder!r}, out / "adapted", group)
@@ -26,12 +29,6 @@ with joined() as (group, device):
     assert group.size == 2 and group.collect(losses) == [losses, losses]
     again, _ = gradients_and_adaptation({folder!r}, out / "adapted", group)  # read from the folder by both
     assert all((again[name] == found[name]).all() for name in found)
-"""
-
-
-_COMMANDS = """
-import os
-from truncate_kit_cli.app import main
 for arguments, port in zip({commands}, {ports}):
     os.environ["MASTER_PORT"] = str(port)
     try:
@@ -41,35 +38,14 @@ for arguments, port in zip({commands}, {ports}):
 """
 
 
-def kept_adaptation(store) -> AdaptationResult:
-    """The only one."""
-    (found,) = (row for row in read_records(store / "trials.jsonl")[0] if row["kind"] == "AdaptationResult")
-    return AdaptationResult.from_dict(found)
-
-
-def test_two_processes_adapt_as_one(tmp_path):
-    folder = tiny_without_dropout(tmp_path / "model")
-    for code, _, errors in in_two_processes(_WORKER.format(out=str(tmp_path), folder=str(folder))):
-        assert code == 0, errors
-    alone, losses = gradients_and_adaptation(folder, tmp_path / "alone", ALONE)
-    first, second = (load_file(tmp_path / f"{rank}.safetensors") for rank in range(2))
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    wanted = {name: value for name, value in alone.items() if name.startswith("gradient")}
-    assert_same({name: first[name] for name in wanted}, wanted, 1e-5)
-    result = kept_adaptation(tmp_path / "adapted")
-    assert result.processes == 2
-    assert result.losses == pytest.approx(losses, abs=1e-4)
-    # Adam turns a rounding difference of a gradient near 0 into a step, so the outcome is close, not equal.
-    moved = float((alone["after"] - alone["before"]).abs().max())
-    torch.testing.assert_close(first["after"], alone["after"], atol=0.05 * moved, rtol=0)
-    assert not list(tmp_path.glob("adapted/*/*.checkpoint"))
-
-
-def test_commands_share_the_adaptation_and_one_goes_on(tiny_folder, tmp_path):
-    (tmp_path / "raw.txt").write_text("\n".join(TEXTS[:60]) + "\n")
-    lines = [f"the {a},a {b},{(3 * i + j) % 6}" for i, a in enumerate("abcdefg") for j, b in enumerate("abcdefg")]
-    (tmp_path / "pairs.csv").write_text("sentence1,sentence2,score\n" + "\n".join(lines) + "\n")
-    (tmp_path / "study.toml").write_text(
+@pytest.fixture(scope="module")
+def together(tiny_folder, tmp_path_factory):
+    """A folder in which two processes adapted a model, and ran `finetune` and `study`; what each process printed."""
+    home = tmp_path_factory.mktemp("together")
+    folder = tiny_without_dropout(home / "model")
+    (home / "raw.txt").write_text("\n".join(TEXTS[:60]) + "\n")
+    pairs_file(home / "pairs.csv", "score", range(6))
+    (home / "study.toml").write_text(
         f"""
         seeds = 1
         layers = "1"
@@ -80,19 +56,47 @@ def test_commands_share_the_adaptation_and_one_goes_on(tiny_folder, tmp_path):
         """
     )
     finetune = ["finetune", tiny_folder("bert"), "--layer", "1", "--seeds", "1", "--epochs", "1"]
-    finetune += ["--data", tmp_path / "pairs.csv", "--prior-texts", tmp_path / "raw.txt", "--prior-epochs", "1"]
+    finetune += ["--data", home / "pairs.csv", "--prior-texts", home / "raw.txt", "--prior-epochs", "1"]
     commands = [
-        [str(part) for part in (*command, "--workspace", tmp_path / str(command[0]), "--json")]
-        for command in (finetune, ["study", tmp_path / "study.toml"])
+        [str(part) for part in (*command, "--workspace", home / str(command[0]), "--json")]
+        for command in (finetune, ["study", home / "study.toml"])
     ]
-    (first, out_of_first, said), (second, out_of_second, _) = in_two_processes(
-        _COMMANDS.format(commands=commands, ports=[free_port(), free_port()])
-    )
-    assert (first, second) == (0, 0), said
-    assert out_of_first.count('"format": ') == 2
-    assert out_of_second == ""
+    ports = [free_port(), free_port()]
+    program = _PROGRAM.format(out=str(home), folder=str(folder), commands=commands, ports=ports)
+    printed = []
+    for code, out, errors in in_two_processes(program):
+        assert code == 0, errors
+        printed.append(out)
+    return home, printed
+
+
+def kept_adaptation(store) -> AdaptationResult:
+    """The only one."""
+    (found,) = (row for row in read_records(store / "trials.jsonl")[0] if row["kind"] == "AdaptationResult")
+    return AdaptationResult.from_dict(found)
+
+
+def test_two_processes_adapt_as_one(together, tmp_path):
+    home, _ = together
+    alone, losses = gradients_and_adaptation(home / "model", tmp_path, ALONE)
+    first, second = (load_file(home / f"{rank}.safetensors") for rank in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    wanted = {name: value for name, value in alone.items() if name.startswith("gradient")}
+    assert_same({name: first[name] for name in wanted}, wanted, 1e-5)
+    result = kept_adaptation(home / "adapted")
+    assert result.processes == 2
+    assert result.losses == pytest.approx(losses, abs=1e-4)
+    # Adam turns a rounding difference of a gradient near 0 into a step, so the outcome is close, not equal.
+    moved = float((alone["after"] - alone["before"]).abs().max())
+    torch.testing.assert_close(first["after"], alone["after"], atol=0.05 * moved, rtol=0)
+    assert not list(home.glob("adapted/*/*.checkpoint"))
+
+
+def test_commands_share_the_adaptation_and_one_goes_on(together):
+    home, (first, second) = together
+    assert (first.count('"format": '), second) == (2, "")
     for command in ("finetune", "study"):
-        assert kept_adaptation(next((tmp_path / command).glob("**/adapted"))).processes == 2
+        assert kept_adaptation(next((home / command).glob("**/adapted"))).processes == 2
 
 
 def test_processes_without_anything_to_share_are_refused():

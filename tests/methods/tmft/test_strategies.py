@@ -264,9 +264,9 @@ def test_a_killed_race_is_run_to_its_end(encoder, tmp_path):
     assert (begun, 0, 1) not in again.heard
 
 
-@pytest.mark.parametrize(("seeds", "epochs"), [(1, 8), (4, 8), (10, 2)])
+@pytest.mark.parametrize(("seeds", "epochs"), [(1, 8), (3, 8), (1, 1)])
 def test_a_race_spends_a_tenth_of_an_exhaustive_search(encoder, tmp_path, seeds, epochs):
-    """One epoch at least, however few there are to spend; in full where a tenth pays for that."""
+    """One epoch at least, however few there are to spend; in full if there is only one."""
     pairs = dataclasses.replace(word_splits(), train=make_pairs(32))
     result = tuned(encoder, tmp_path, "probe", epochs=epochs, seeds=seeds, pairs=pairs)
     steps = STEPS // 2  # of half the pairs
@@ -280,7 +280,6 @@ def test_a_race_spends_a_tenth_of_an_exhaustive_search(encoder, tmp_path, seeds,
         assert result.search_cost <= 0.1 * result.exhaustive_cost
 
 
-@pytest.mark.parametrize("strategy", ["probe", "multi-exit", "rankings"])
-def test_rankings_work_with_a_head(encoder, tmp_path, strategy):
+def test_rankings_work_with_a_head(encoder, tmp_path):
     pairs = labelled_splits((0.2, 0.6))
-    assert tuned(encoder, tmp_path, strategy, objective="entailment", pairs=pairs, epochs=1).chosen in LAYERS
+    assert tuned(encoder, tmp_path, "rankings", objective="entailment", pairs=pairs, epochs=1).chosen in LAYERS

@@ -144,7 +144,7 @@ def _comparable(path: Path) -> dict:
 
 def test_a_killed_sweep_continues_and_ends_with_the_same_result(exhaustive, tiny_folder, tmp_path):
     _, undisturbed = exhaustive
-    assert killed(_SWEEP, tmp_path, load_encoder(tiny_folder("electra")).name, writes=10, most=4) >= 2
+    assert killed(_SWEEP, tmp_path, load_encoder(tiny_folder("electra")).name, writes=10, most=2) >= 1
     (kept,) = read_trials(tmp_path / "trials" / "trials.jsonl").values()
     assert len(kept) == 8  # each trial once
     ours, theirs = _comparable(tmp_path / "sweep.json"), _comparable(undisturbed / "sweep.json")

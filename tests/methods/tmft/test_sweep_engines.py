@@ -7,10 +7,10 @@ import psutil
 import pytest
 import torch
 
-from tests.support.commands import refused, run_both
+from tests.support.commands import refused
 from tests.support.files import study_file
 from tests.support.pairs import make_pairs, word_splits
-from tests.support.training import SHORT
+from tests.support.training import SETTINGS, SHORT
 from truncate_kit.core.errors import DeviceError
 from truncate_kit.core.progress import TrialWatcher
 from truncate_kit.data.pairs import PairSplits
@@ -67,17 +67,8 @@ def assert_alike(first, second) -> None:
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
 
 
-EXHAUSTIVE = {"training": dataclasses.replace(SHORT, epochs=1), "words_first": True}
-RACED = {
-    "settings": SweepSettings(strategy="rankings", seeds=(0,)),
-    "training": TrainingSettings(epochs=3, batch_size=32),
-    "words_first": True,
-}
-
-
-@pytest.mark.parametrize("how", [EXHAUSTIVE, RACED], ids=["exhaustive", "rankings"])
-def test_two_processes_give_what_one_gives(tiny_folder, tmp_path, two_processes, how):
-    heard = [Heard(), Heard()]
+def test_two_processes_give_what_one_gives(tiny_folder, tmp_path, two_processes):
+    how, heard = {"training": dataclasses.replace(SHORT, epochs=1), "words_first": True}, [Heard(), Heard()]
     alone = sweep(tiny_folder("electra"), tmp_path / "alone", None, progress=heard[0], **how)
     shared = sweep(tiny_folder("electra"), tmp_path / "shared", two_processes, progress=heard[1], **how)
     assert plain(shared) == plain(alone)
@@ -86,23 +77,14 @@ def test_two_processes_give_what_one_gives(tiny_folder, tmp_path, two_processes,
     assert not list((tmp_path / "shared").rglob("*.checkpoint"))
 
 
-def test_a_sweep_whose_worker_is_killed_stops_and_continues_to_the_same_result(tiny_folder, tmp_path, two_processes):
-    alone = sweep(tiny_folder("bert"), tmp_path / "alone", None)
+def test_a_search_whose_worker_is_killed_stops_and_continues_to_the_same_result(tiny_folder, tmp_path, two_processes):
+    how = {"settings": SweepSettings(strategy="rankings", seeds=(0, 1)), "training": SETTINGS}
+    alone = sweep(tiny_folder("bert"), tmp_path / "alone", None, **how)
     with pytest.raises(DeviceError, match="A worker process died") as stopped:
-        sweep(tiny_folder("bert"), tmp_path / "shared", two_processes, progress=Heard(kill_a_worker))
+        sweep(tiny_folder("bert"), tmp_path / "shared", two_processes, progress=Heard(kill_a_worker), **how)
     assert "starting again continues" in stopped.value.hint
-    shared = sweep(tiny_folder("bert"), tmp_path / "shared", two_processes)
+    shared = sweep(tiny_folder("bert"), tmp_path / "shared", two_processes, **how)
     assert plain(shared) == plain(alone)
-
-
-def test_a_study_with_workers_on_the_command_line(tiny_folder, tmp_path, capfd):
-    file = study_file(tiny_folder("bert"), tmp_path, epochs=1)
-    alone = json.loads(run_both(capfd, "study", file, "--workspace", tmp_path / "alone", "--json")[0])
-    out, err = run_both(capfd, "study", file, "--workspace", tmp_path / "shared", "--json", "--workers", 1)
-    assert {**json.loads(out), "seconds": 0} == {**alone, "seconds": 0}
-    assert err == ""
-    out, err = run_both(capfd, "study", file, "--workspace", tmp_path / "shared", "--workers", 1)
-    assert err.count("Layer ") == 8  # each finished trial once
 
 
 @pytest.mark.parametrize(
