@@ -309,7 +309,7 @@ def distill(
 
 
 def _retrieval_in(path: Path) -> "RetrievalSet | None":
-    """Read a retrieval folder; None for anything else."""
+    """Read a retrieval folder, if it is one."""
     from truncate_kit.data.tables import is_retrieval_folder
 
     if not is_retrieval_folder(path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.support.commands import refused, run, run_both
-from tests.support.retrieval import DOCUMENTS, QUERIES, retrieval_folder
+from tests.support.retrieval import DOCUMENTS, QUERIES, judged_folder, retrieval_folder
 from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.distill.labels import own_pairs
@@ -82,29 +82,14 @@ def test_json_and_again(texts, tiny_folder, capfd):
 
 
 def test_a_retrieval_folder_chooses_by_half_of_its_queries_and_reports_the_other(texts, tiny_folder, capfd):
-    folder = texts.parent / "beir"
-    (folder / "qrels").mkdir(parents=True)
-    documents = [f"{one} ran {other} under a red tree" for one in WORDS for other in WORDS[:4]]
-    titles = [f"{text} and ran" for text in documents]
-    named = zip(titles, documents, strict=True)
-    lines = [json.dumps({"_id": f"d{n}", "title": title, "text": text}) for n, (title, text) in enumerate(named)]
-    (folder / "corpus.jsonl").write_text("\n".join(lines))
-    queries = [f"{WORDS[place % 15]} big {WORDS[place // 15]}" for place in range(24)]
-    lines = [json.dumps({"_id": f"q{place}", "text": text}) for place, text in enumerate(queries)]
-    (folder / "queries.jsonl").write_text("\n".join(lines))
-    rows = [f"q{place}\td{place * 2 + step}\t1" for place in range(24) for step in (0, 1)]
-    (folder / "qrels/test.tsv").write_text("\n".join(["query-id\tcorpus-id\tscore", *rows]))
+    folder = judged_folder(texts.parent / "beir", test=24)
+    data, full = read_retrieval(folder), load_encoder(tiny_folder("bert"))
     with texts.open("a") as file:
-        file.write(f"{titles[2]} {documents[2]}\n{queries[1].upper()}\n")
+        file.write(f"{data.documents[2]}\n{data.queries[1].upper()}\n")
     command = ("distill", tiny_folder("bert"), "--texts", texts, "--blocks", "2", "--data", folder, "--json")
     found = json.loads(run(capfd, *command))
     assert found["metric"] == "nDCG@10 of half the queries"
-    whole = [f"{title} {text}" for title, text in zip(titles, documents, strict=True)]
-    held_out = {*whole, *queries}
-    shared = sum(text.lower() in held_out for text in texts.read_text().splitlines())
-    assert (found["texts"]["compared"], found["texts"]["excluded"]) == (len(held_out), shared)
-    assert shared == 2
-    data, full = read_retrieval(folder), load_encoder(tiny_folder("bert"))
+    assert (found["texts"]["compared"], found["texts"]["excluded"]) == (len(data.held_out), 2)
     lean = load_encoder(texts.parent / "exported/lean")
     choosing, reporting = halves(full, data)
     assert found["full_score"] == pytest.approx(choosing.score(full)[0], abs=1e-3)
@@ -120,8 +105,7 @@ def test_a_retrieval_folder_chooses_by_half_of_its_queries_and_reports_the_other
 def test_without_labels_a_graph_is_judged_by_the_full_models_cosines(texts, tiny_folder, capfd):
     model = tiny_folder("bert")
     run(capfd, "distill", model, "--texts", texts, "--blocks", "1,3", "--json")
-    out = run(capfd, "export", "--onnx", "--precision", "int8", "--json")
-    graph = json.loads(out)
+    graph = json.loads(run(capfd, "export", "--onnx", "--precision", "int8", "--json"))
     assert (graph["scored_on"], graph["num_pairs"]) == (f"cosines of {model}/test", 21)
     full, lean = load_encoder(model), load_encoder("exported/lean")
     store = TextStore(texts.parent / "exported" / FOLDER)
@@ -130,13 +114,12 @@ def test_without_labels_a_graph_is_judged_by_the_full_models_cosines(texts, tiny
     assert graph["spearman"][0] == pytest.approx(evaluate(lean, pairs).spearman, abs=0.1)
     _, err = run_both(capfd, "export", "--onnx")
     assert "Without labels, the full model's cosines between held-out texts are the reference." in " ".join(err.split())
+    run(capfd, "status", "--clean")
+    assert "bundled" in run_both(capfd, "export", "--onnx")[1]
     pairs = texts.parent / "pairs.csv"
     pairs.write_text("sentence1,sentence2,score\n" + "".join(f"a {one},the {one} cat,{len(one)}\n" for one in WORDS))
     assert "pairs.csv" in run_both(capfd, "export", "--onnx", "--data", pairs)[1]
     assert "pairs.csv" in run_both(capfd, "export", "--onnx")[1]  # labels that were named say more
-    run(capfd, "distill", model, "--texts", texts, "--blocks", "1,3", "--workspace", "other", "--json")
-    run(capfd, "status", "--clean", "--workspace", "other")
-    assert "bundled" in run_both(capfd, "export", "--onnx", "--workspace", "other")[1]
 
 
 def test_the_help_does_not_promise_the_data_used_last(capfd):

@@ -284,10 +284,8 @@ def test_labelled_pairs_choose_where_they_are_given(full, texts, tmp_path):
     assert result.texts["compared"] == len({text.lower() for part in (dev, test) for text in part.texts()})
     assert result.scores.low <= result.scores.difference <= result.scores.high
     assert result.scores.difference == pytest.approx(result.scores.lean - result.scores.full)
-    words = [" ".join(text.split()[:4]) for text in texts[:300]]
-    again = distill(full, words, out=tmp_path / "short", budget=budget, settings=SHORT, data=pairs)
     longer = "The texts of bundled are longer than the training texts: 95 of 100 have up to"
-    assert longer in notes_of(again)
+    assert longer in notes_of(replace(result, texts=result.texts | {"long": result.data_tokens // 2}))
     assert longer not in notes_of(result)
 
 
@@ -315,11 +313,11 @@ def test_vectors_of_a_layer_before_the_end_are_learned_by_blocks_up_to_it(full, 
     assert encoder_digest(load_encoder(tmp_path / "full")) == encoder_digest(full)
 
 
-def test_all_blocks_up_to_that_layer_have_nothing_to_learn(full, texts, tmp_path):
-    settings = replace(SHORT, layer=2)
-    result = distill(full, texts[:FEWEST_TEXTS], out=tmp_path, budget=Budget(blocks="2"), settings=settings)
+def test_all_blocks_up_to_that_layer_have_nothing_to_learn(tiny, tmp_path):
+    settings = replace(FEW, layer=2)
+    result = distill(tiny, TINY_TEXTS, out=tmp_path, budget=Budget(blocks="2"), settings=settings)
     assert (result.chosen, result.student.steps, result.student.scores) == ((1, 2), 0, ())
-    assert encoder_digest(load_encoder(tmp_path / "lean")) == encoder_digest(truncate(full, 2))
+    assert encoder_digest(load_encoder(tmp_path / "lean")) == encoder_digest(truncate(tiny, 2))
     assert result.student.untrained == pytest.approx(100, abs=0.01)
 
 
@@ -336,12 +334,9 @@ def test_blocks_that_labels_prefer_before_learning_are_saved_as_they_came(full, 
     result = distill(two, few, out=tmp_path, budget=Budget(blocks="1"), settings=fast, data=data)
     assert result.student.score == pytest.approx(100, abs=0.1)
     assert max(result.student.scores) < 99
+    assert "Training did not improve these blocks" in notes_of(result)
     assert "are saved untrained" in notes_of(result)
     assert encoder_digest(load_encoder(tmp_path / "lean")) == encoder_digest(cut)
-    worse = replace(FEW, learning_rate=0.05)
-    result = distill(full, few, out=tmp_path / "worse", budget=Budget(blocks="1,3"), settings=worse)
-    assert max(result.student.scores) <= result.student.untrained
-    assert "Training did not improve these blocks" in notes_of(result)
 
 
 def test_what_cannot_be_kept_or_met_is_said_before_anything_is_read(full, tmp_path):

@@ -23,12 +23,6 @@ def encoder(tiny_folder):
     return load_encoder(tiny_folder("bert"))
 
 
-def without_vectors(store, folder):
-    """Copy a store and its graph."""
-    shutil.copytree(store.folder.parent, folder, ignore=shutil.ignore_patterns("vectors.*"))
-    return TextStore(folder / store.folder.name)
-
-
 def texts_of(store):
     return [json.loads(line)["text"] for line in store.file.read_text().splitlines()]
 
@@ -86,33 +80,38 @@ def test_texts_beyond_the_models_length_are_counted(encoder, tmp_path):
     assert store.counts["cut"] == whole.count(max(whole)) < sum(length >= encoder.max_length for length in whole)
 
 
-def test_vectors_are_those_of_the_encoder_and_survive_damage(encoder, tmp_path):
-    def added():
-        store, seen = TextStore(tmp_path / "texts"), []
-        add_vectors(encoder, store, progress=lambda *step: seen.append(step))
-        return np.array(store.vectors), seen
+@pytest.fixture(scope="module")
+def vectors(tiny_folder, tmp_path_factory):
+    """Return an encoder and a store with its vectors, in chunks of 100."""
+    made, encoder = tmp_path_factory.mktemp("vectors"), load_encoder(tiny_folder("bert"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(learning, "CHUNK", 100)
+        store = store_texts(encoder, RawTexts(texts=TEXTS), made / "texts")
+        add_vectors(encoder, store)
+        yield encoder, store
 
-    store = store_texts(encoder, RawTexts(texts=TEXTS), tmp_path / "texts")
-    before, _ = added()
-    expected = encoder.vectors(TEXTS)
-    torch.testing.assert_close(store.vectors_at(list(range(len(TEXTS)))), expected, atol=2e-3, rtol=2e-3)
-    file = store.beside / "vectors.bin"
-    raw = bytearray(file.read_bytes())
+
+def test_vectors_are_those_of_the_encoder_and_survive_damage(vectors, tmp_path):
+    encoder, store = vectors
+    torch.testing.assert_close(store.vectors_at([*range(len(TEXTS))]), encoder.vectors(TEXTS), atol=2e-3, rtol=2e-3)
+    copied = shutil.copytree(store.folder.parent, tmp_path / "copied")
+    damaged, seen = TextStore(copied / "texts"), []
+    raw = bytearray((damaged.beside / "vectors.bin").read_bytes())
     raw[40] ^= 0xFF
-    file.write_bytes(raw)
-    again, seen = added()
-    assert np.array_equal(again, before)
-    assert seen[-1][1:] == (len(TEXTS), len(TEXTS))
-    assert added()[1] == []  # nothing was missing
-    assert fastest(encoder, store.beside / "full").threads == torch.get_num_threads()
-    other = fastest(truncate(encoder, 1), store.beside / "full")  # whose graph is there is known
+    (damaged.beside / "vectors.bin").write_bytes(raw)
+    for steps in ([len(TEXTS)], []):  # the damaged chunk; then nothing is missing
+        add_vectors(encoder, damaged, progress=lambda *step: seen.append(step[1]))
+        assert seen == steps
+        seen.clear()
+    assert np.array_equal(damaged.vectors, store.vectors)
+    assert fastest(encoder, damaged.beside / "full").threads == torch.get_num_threads()
+    other = fastest(truncate(encoder, 1), damaged.beside / "full")  # whose graph is there is known
     torch.testing.assert_close(other.vectors(TEXTS[:3]), truncate(encoder, 1).vectors(TEXTS[:3]))
 
 
-def test_workers_give_the_same_vectors(encoder, tmp_path, two_processes, monkeypatch):
-    monkeypatch.setattr(learning, "CHUNK", 100)
-    here = store_texts(encoder, RawTexts(texts=TEXTS), tmp_path / "here/texts")
-    add_vectors(encoder, here)
-    there = without_vectors(here, tmp_path / "there")
+def test_workers_give_the_same_vectors(vectors, tmp_path, two_processes):
+    encoder, store = vectors
+    shutil.copytree(store.folder.parent, tmp_path / "there", ignore=shutil.ignore_patterns("vectors.*"))
+    there = TextStore(tmp_path / "there/texts")  # with the graph
     add_vectors(encoder, there, engine=two_processes)
-    assert np.array_equal(here.vectors, there.vectors)
+    assert np.array_equal(store.vectors, there.vectors)
