@@ -203,6 +203,11 @@ class PairSplits:
             raise UsageError(f"{self.name} has no split {name!r}.", hint=hint)
         return splits[name]
 
+    def first(self, count: int) -> "PairSplits":
+        """Keep the first `count` pairs of each split."""
+        some: dict[str, Any] = {name: replace(pairs, pairs=pairs.pairs[:count]) for name, pairs in self.items()}
+        return replace(self, **some)
+
     def without_texts(self, texts: Collection[str]) -> "PairSplits":
         """Drop training pairs with one of `texts`, and note their number. Raises `DataError` if no pair is left."""
         if self.train is None:
