@@ -35,9 +35,10 @@ def test_a_disk_that_fills_up_keeps_what_is_finished_and_the_study_goes_on(study
     before = finished.read_bytes()
     line = fails_on_a_full_disk(capsys, 4096, "study", study, "--workspace", out, *workers)
     assert ("layer03-seed0-epochs2.checkpoint" in line) or workers  # processes are sent their work first
-    assert finished.read_bytes() == before or workers  # a server that ran before has no such limit
+    # Workers of a server that ran before have no such limit: they finish what cannot be written here.
+    assert finished.read_bytes() == before or (workers and finished.read_bytes().startswith(before))
     (store,) = (path for path in finished.parent.iterdir() if path.is_dir())
-    assert {path.name for path in store.iterdir()} == {".lock", ".unfinished"}
+    assert {path.name for path in store.iterdir()} == {".lock", ".unfinished"} or workers
     run(capsys, "study", study, "--workspace", out)
     assert finished.read_bytes().startswith(before)
     assert [[trial.layer for trial in trials] for trials in read_trials(finished).values()] == [[2, 3]]
