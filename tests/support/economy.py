@@ -78,7 +78,6 @@ def economical(folder: Path) -> Iterator[None]:
     """
     logging.set_verbosity_error()
     with remembered_traces(folder), remembered_models(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr(logging, "set_verbosity", lambda _: None)  # each call walks through all loggers of all libraries
         patch.setattr(os, "fsync", lambda _: None)
         patch.setattr(runners, "_REST", 0.0)
         patch.setattr(distilling, "ROUNDS", 2)
