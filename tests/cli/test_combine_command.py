@@ -102,6 +102,6 @@ def test_what_no_folder_can_hold_is_reported_and_not_saved(tiny_folder, tmp_path
     data = graded(tmp_path / "pairs.csv", lambda texts: layer_states(encoder, texts)[0])
     options = ("--data", data, "--splits", "1", "--dev-pairs", "24", "--workspace", out)
     problem = fails(capsys, "combine", tiny_folder("modernbert"), *options)
-    assert "A modernbert model cannot be stored at layer 0" in problem
+    assert "A modernbert model cannot be cut at layer 0" in problem
     assert CombinationReport.read(out / "combination/combination.json").chosen == (0,)
     assert not (out / "combined").exists()

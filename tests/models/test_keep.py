@@ -131,7 +131,7 @@ def test_albert_keeps_what_its_groups_can_hold(tmp_path, monkeypatch):
         assert torch.equal(kept.token_states(**batch), by_hand(full, batch, blocks))
         assert len(kept.backbone.encoder.albert_layer_groups) == len({block > 3 for block in blocks})
     for blocks in ((1, 4, 5), (1, 2, 3, 4), (3, 4, 5, 6)):
-        with pytest.raises(LayerNotHeldError, match="shares groups of weights between layers"):
+        with pytest.raises(LayerNotHeldError, match="shares weights within groups of blocks"):
             keep(full, blocks)
     assert layers_held(full.backbone.config) == (0, 1, 2, 3, 5, 6)
 

@@ -1,4 +1,4 @@
-"""Turn texts into token ids, states and vectors."""
+"""Turn texts into token ids, hidden states and sentence vectors."""
 
 import contextlib
 import itertools
@@ -22,13 +22,13 @@ from truncate_kit.models.families import family_of
 from truncate_kit.models.layer_pooling import LayerPooler, PoolingMode, pool
 
 ScoreKind = Literal["exp", "sigmoid"]
-_MOST_SPECIAL = 8  # special tokens around a text
+_MOST_SPECIAL = 8  # upper bound on the special tokens added to a text
 Batch = dict[str, Tensor]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextReader:
-    """A tokenizer with its length limit, casing and prompts."""
+    """A tokenizer with its maximum length, lower-casing and prompts."""
 
     tokenizer: Any  # a PreTrainedTokenizerBase, or None for random weights
     max_length: int  # tokens, special ones included
@@ -41,9 +41,9 @@ class TextReader:
         return 0 if self.tokenizer is None else int(self.tokenizer.pad_token_id or 0)
 
     def token_ids(self, texts: Sequence[str], *, prompt: bool = True) -> list[list[int]]:
-        """Return the token ids of each text, cut at `max_length`, unpadded.
+        """Return the token ids of each text, truncated to `max_length` and unpadded.
 
-        prompt: Put the model's default prompt first. Raises `UsageError` unless all are strings.
+        prompt: Prepend the model's default prompt. Raises `UsageError` unless all texts are strings.
         """
         texts = listed_texts(texts)
         if not texts:
@@ -51,8 +51,8 @@ class TextReader:
         texts = [(self._default_prompt if prompt else "") + text for text in texts]
         if self.lower_case:
             texts = [text.lower() for text in texts]
-        how: dict[str, Any] = {"truncation": True, "padding": False, "return_attention_mask": False}
-        ids: list[list[int]] = self.tokenizer(texts, max_length=self.max_length, **how)["input_ids"]
+        options: dict[str, Any] = {"truncation": True, "padding": False, "return_attention_mask": False}
+        ids: list[list[int]] = self.tokenizer(texts, max_length=self.max_length, **options)["input_ids"]
         return ids
 
     @property
@@ -61,23 +61,23 @@ class TextReader:
         return (self.settings.get("prompts", {}).get(default) or "") if default else ""
 
     def num_cut(self, texts: Sequence[str]) -> int:
-        """Count the texts that `max_length` cuts, without tokenizing texts of few bytes."""
+        """Count the texts longer than `max_length`, without tokenizing texts of few bytes."""
         room = self.max_length - len(self._default_prompt.encode()) - _MOST_SPECIAL
         return self.num_longer([text for text in texts if len(text.encode()) > room])
 
     def num_longer(self, texts: Sequence[str], *, prompt: bool = True) -> int:
-        """Count the texts of more than `max_length` tokens."""
+        """Count the texts longer than `max_length` by tokenizing all of them."""
         one_more = replace(self, max_length=self.max_length + 1)
         return sum(len(ids) > self.max_length for ids in one_more.token_ids(texts, prompt=prompt))
 
     def shortened(self, ids: Sequence[int], tokens: int) -> list[int]:
-        """Cut a text's ids to `tokens`, keeping a closing special token."""
+        """Return a text's ids truncated to `tokens`; a final special token, such as [SEP], stays last."""
         closing = list(ids[-1:]) if ids and ids[-1] in self.tokenizer.all_special_ids else []
         return list(ids) if len(ids) <= tokens else [*ids[: tokens - len(closing)], *closing]
 
 
 def padded(rows: Sequence[Sequence[int]], padding: int, length: int | None = None) -> dict[str, NDArray[np.int64]]:
-    """Return right-padded ids and their mask, each (b, t), t ≥ 1."""
+    """Return right-padded ids and their mask, each (b, t); t is `length` or the longest row, at least 1."""
     shape = (len(rows), length or max(1, *(len(row) for row in rows)))
     ids, mask = np.full(shape, padding, np.int64), np.zeros(shape, np.int64)
     for place, row in enumerate(rows):
@@ -87,9 +87,9 @@ def padded(rows: Sequence[Sequence[int]], padding: int, length: int | None = Non
 
 
 class BlockLinear(nn.Module):
-    """Apply one linear layer per block.
+    """Apply a separate linear layer to the states of each block.
 
-    runs: Input width, output width and number of blocks; one batched product each.
+    runs: Input width, output width and number of blocks, per run of consecutive blocks of equal size.
     """
 
     def __init__(self, runs: Sequence[tuple[int, int, int]], generator: torch.Generator | None = None) -> None:
@@ -98,7 +98,7 @@ class BlockLinear(nn.Module):
         def drawn(bound: float, *shape: int) -> nn.Parameter:
             return nn.Parameter((torch.rand(shape, generator=generator) * 2 - 1) * bound)
 
-        # Flat: the optimiser treats tensors of one dimension as biases.
+        # Biases are flat: the optimiser recognizes biases by their single dimension.
         self.weights = nn.ParameterList(drawn(wide**-0.5, count, wide, code) for wide, code, count in runs)
         self.biases = nn.ParameterList(drawn(wide**-0.5, count * code) for wide, code, count in runs)
 
@@ -109,9 +109,9 @@ class BlockLinear(nn.Module):
 
 
 class BlockNetworks(nn.Module):
-    """Compute tanh(W_l (h_l − mean_l) / scale_l + b_l) per block, then `depth` − 1 more such layers."""
+    """Standardize the states of each block l, then apply `depth` layers tanh(W_l x + b_l) of this block."""
 
-    # (L, 1, d); keep huge dimensions from dominating
+    # (L, 1, d); without these, dimensions of large variance would dominate.
     mean: Tensor
     scale: Tensor
 
@@ -127,7 +127,7 @@ class BlockNetworks(nn.Module):
         self.register_buffer("scale", torch.ones(len(self.code_widths), 1, width))
 
     def fit(self, mean: Tensor, deviation: Tensor) -> None:
-        """Set mean and standard deviation of the states, (L, d) each; constant dimensions stay unscaled."""
+        """Set mean and standard deviation of the states, (L, d) each; constant dimensions get scale 1."""
         self.mean.copy_(mean[:, None])
         self.scale.copy_(torch.where(deviation > 1e-6, deviation, 1.0)[:, None])
 
@@ -136,7 +136,7 @@ class BlockNetworks(nn.Module):
         return (states - self.mean) / self.scale
 
     def forward(self, states: Tensor) -> list[Tensor]:
-        """Map states (L, b, d) to codes (blocks, b, code), one tensor per run."""
+        """Map states (L, b, d) to codes: one tensor (blocks, b, code width) per run of blocks of equal code width."""
         codes = list(self.standardized(states).split([count for _, count in self.runs]))
         for layer in self.layers:
             codes = [code.tanh() for code in layer(codes)]
@@ -144,19 +144,19 @@ class BlockNetworks(nn.Module):
 
 
 class LayerHeads(nn.Module):
-    """Compute codes of all blocks, and score pairs of texts.
+    """Compute a code of each text at every block, and score pairs of texts by the distances of their codes.
 
-    A vector joins the L codes, each of length 1/√L: the cosine of two vectors is the mean of L cosines. The score uses
-    the distances x = 1 − cos of each block, divided by `scale` (L,), the mean over training pairs.
+    A vector concatenates the L codes, each of length 1/√L: the cosine of two vectors is the mean of L cosines. The
+    score depends on the distances x = 1 − cos at each block, divided by `scale` (L,), their means over training pairs.
 
     Args:
-        width: d.
-        blocks: L.
+        width: State size d.
+        blocks: Number of blocks L.
         code_widths: Size of each block's code, see `BlockNetworks`; None uses the states.
         kind: `exp`: exp(−f(x)), f(x) = Σ_k softplus(v_k) |tanh(w_k·x + c_k) − tanh(c_k)|: equal texts always score 1.
             `sigmoid`: σ(v·tanh(W x + c) + a), as in the paper.
-        hidden: Hidden units of the score.
-        raw: Leave out the final norm.
+        hidden: Number of hidden units k.
+        raw: Use states without the final norm.
         depth: Layers of each network.
         generator: For the initial weights.
     """
@@ -183,7 +183,7 @@ class LayerHeads(nn.Module):
         self.out_features = sum(code * count for code, count in self.runs)
         self.settings: dict[str, Any] = {"width": width, "blocks": blocks, "kind": kind, "hidden": hidden, "raw": raw}
         self.settings |= {"code_widths": code_widths or None, "depth": depth if code_widths else None}
-        # Non-negative: the initial score falls with every distance.
+        # Non-negative weights: the initial score falls as any distance grows.
         self.weight = nn.Parameter(torch.rand(hidden, blocks, generator=generator) * 2 / blocks)
         self.shift = nn.Parameter(torch.rand(hidden, generator=generator) * 2 - 1)
         start = torch.full((hidden,), 1 / hidden)
@@ -197,20 +197,20 @@ class LayerHeads(nn.Module):
         return self.weight.device
 
     def forward(self, states: Tensor) -> Tensor:
-        """Map pooled states of blocks 1 … L, (L, b, d), to vectors (b, out)."""
+        """Return the vectors (b, out) of the pooled states of blocks 1 … L, (L, b, d)."""
         codes: list[Tensor] = [states] if self.networks is None else self.networks(states)
         rows = [nn.functional.normalize(code, dim=-1).transpose(0, 1).flatten(1) for code in codes]
         return torch.cat(rows, dim=1) / float(self.blocks**0.5)
 
     def distances(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return 1 − cos per block, (b, L), as ½‖û − v̂‖², exactly 0 for equal vectors.
+        """Return 1 − cos of the codes at each block, (b, L), as ½‖û − v̂‖²: exactly 0 for equal codes.
 
         Raises `ModelError` for vectors of another size.
         """
         if first.shape[-1] != self.out_features:
             raise ModelError(
-                f"The layer codes have {self.out_features:,} numbers, these vectors {first.shape[-1]:,}.",
-                hint="Score whole vectors: leave out `dimensions`.",
+                f"The layer heads score vectors of {self.out_features:,} numbers, but got {first.shape[-1]:,}.",
+                hint="Score full vectors, without `dimensions`.",
             )
         sizes = [code * count for code, count in self.runs]
         distances = []
@@ -220,19 +220,19 @@ class LayerHeads(nn.Module):
         return torch.cat(distances, dim=1)
 
     def score(self, distances: Tensor) -> Tensor:
-        """Score distances (b, L) from 0 to 1: (b,)."""
+        """Return the scores (b,), from 0 to 1, of pairs with these distances (b, L)."""
         moved = torch.tanh(nn.functional.linear(distances / self.scale, self.weight, self.shift))
         if self.offset is not None:
             return torch.sigmoid(moved @ self.out + self.offset)
         return torch.exp(-((moved - torch.tanh(self.shift)).abs() @ nn.functional.softplus(self.out)))
 
     def similarities(self, first: Tensor, second: Tensor) -> Tensor:
-        """Score pairs of vectors (b, out) from 0 to 1: (b,)."""
+        """Return the scores (b,), from 0 to 1, of pairs of vectors, (b, out) each."""
         return self.score(self.distances(first, second).to(self.weight.dtype))
 
 
 RawStates = bool | Literal["all"]
-POOLING_MODES: tuple[PoolingMode, ...] = ("mean", "cls", "max", "last")  # to choose from
+POOLING_MODES: tuple[PoolingMode, ...] = ("mean", "cls", "max", "last")  # values of the pooling option
 
 
 def check_pooling(mode: str) -> PoolingMode:
@@ -241,16 +241,16 @@ def check_pooling(mode: str) -> PoolingMode:
 
 
 class Encoder(nn.Module):
-    """Turn texts into sentence vectors or the states of all layers.
+    """Turn texts into sentence vectors or the hidden states of all layers.
 
     Args:
         name: Shown in messages and reports.
-        backbone: The base model without pooler head.
-        reader: Tokenizer, maximum length, casing and prompts.
-        pooling: How a layer's tokens are pooled.
-        tail: Modules over the pooled state (Dense, Normalize, LayerNorm).
-        pooler: Replaces `pooling` for the sentence vector.
-        heads: Make vectors from all blocks' pooled states, and score vector pairs.
+        backbone: The base model without its pooler head.
+        reader: Tokenizer, maximum length, lower-casing and prompts.
+        pooling: How the tokens of a layer are pooled.
+        tail: Modules applied to the pooled state (Dense, Normalize, LayerNorm).
+        pooler: Pools over layers, instead of `pooling`.
+        heads: Compute vectors from the pooled states of all blocks, and score vector pairs.
     """
 
     def __init__(
@@ -279,26 +279,29 @@ class Encoder(nn.Module):
         self.pool_with(pooler, pooling)
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return the picklable attributes."""
+        """Return the attributes, without hooks, for pickling."""
         forget_capturing(self.backbone)
         return self.__dict__
 
     def pool_with(self, pooler: LayerPooler | None, pooling: PoolingMode | None = None) -> None:
-        """Set the pooling: `pooler`, or `pooling` of the last layer (by default `state_pooling`)."""
+        """Set the pooler over layers, or else the `pooling` of the last layer (by default `state_pooling`)."""
         self.combination: tuple[int, ...] | None = None
         self.pooler = pooler
-        # As after a reload.
+        # As in a reloaded model.
         self.pooling: PoolingMode = pooler.state_pooling if pooler else pooling or self.state_pooling
-        # else sentence-transformers does not read lower layers
+        # sentence-transformers reads lower layers only with this setting
         self.backbone.config.output_hidden_states = pooler is not None
 
     def combine_layers(self, layers: Sequence[int], pooling: PoolingMode | None = None) -> None:
-        """Pool the mean over these layers, see `pool_with`. Raises `ModelError` if the family ends in a norm."""
+        """Average the token states of these layers, then pool by `pooling`, see `pool_with`.
+
+        Raises `ModelError` if the family ends in a norm.
+        """
         if self.family.final_norm is not None:
             shown = ", ".join(map(str, layers))
             raise ModelError(
-                f"A {self.family.name} model ends in a norm, which no ordinary folder applies to layers {shown} first.",
-                hint="Combine its layers with `combine()`: what that saves has a copy of the norm.",
+                f"A {self.family.name} model ends in a norm, which sentence-transformers omits on layers {shown}.",
+                hint="Combine its layers with `combine()`, which saves a copy of the norm for these layers.",
             )
         self.pool_with(None, pooling)
         self.combination, self.backbone.config.output_hidden_states = tuple(layers), True
@@ -324,12 +327,12 @@ class Encoder(nn.Module):
 
     @property
     def pooling_name(self) -> str:
-        """Return the pooling's name."""
+        """Return the name of the pooling or the pooler."""
         return self.pooling if self.pooler is None else self.pooler.word
 
     @property
     def state_pooling(self) -> PoolingMode:
-        """Return how a layer's tokens are pooled to width d."""
+        """Return the mode that pools the tokens of one layer to width d."""
         return "cls" if self.pooling == "concat" else self.pooling
 
     @property
@@ -339,7 +342,7 @@ class Encoder(nn.Module):
 
     @property
     def pools_tokens(self) -> bool:
-        """Return whether vectors need `token_states` only."""
+        """Return whether vectors are computed from `token_states` alone."""
         return self.heads is None and self.pooler is None
 
     @property
@@ -374,12 +377,12 @@ class Encoder(nn.Module):
         return self.moved(self.padded(ids))
 
     def padded(self, ids: Sequence[Sequence[int]]) -> Batch:
-        """Return the batch of `pad` on the CPU."""
+        """Return the same batch as `pad`, but on the CPU."""
         filled = padded(ids, 0 if self.tokenizer is None else self.reader.padding_id)
         return {name: torch.from_numpy(part) for name, part in filled.items()}
 
     def moved(self, batch: Batch) -> Batch:
-        """Move a batch to the encoder's device without waiting for a GPU."""
+        """Copy a batch to the encoder's device; copies to a GPU are asynchronous."""
         if self.device.type == "cuda":
             return {name: part.pin_memory().to(self.device, non_blocking=True) for name, part in batch.items()}
         return {name: part.to(self.device) for name, part in batch.items()}
@@ -395,7 +398,7 @@ class Encoder(nn.Module):
         return self.backbone(input_ids=input_ids, attention_mask=attention_mask, **options)
 
     def token_states(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """Return the last layer's states, or the mean of combined layers: (b, t, d)."""
+        """Return the token states (b, t, d) of the last layer, or their mean over the layers of `combine_layers`."""
         if self.combination is None:
             return cast(Tensor, self._run(input_ids, attention_mask).last_hidden_state)
         states = self.hidden_states({"input_ids": input_ids, "attention_mask": attention_mask})
@@ -407,8 +410,8 @@ class Encoder(nn.Module):
     def hidden_states(self, batch: Batch, *, raw: RawStates = False) -> tuple[Tensor, ...]:
         """Return the token states of layers 0 … L from one pass: L + 1 tensors (b, t, d).
 
-        The final norm is applied at each layer, as in a model cut there. raw: Omit the norm below the last layer, or
-        everywhere (`all`).
+        The final norm is applied at each layer, as in a model cut at that layer. raw: True omits the norm below the
+        last layer, `all` at every layer.
         """
         norm, entered, here = self.final_norm, list[Tensor](), threading.get_ident()
 
@@ -432,7 +435,7 @@ class Encoder(nn.Module):
             states = self.hidden_states(batch, raw="all" if self.heads.raw else False)[1:]
             pooled = torch.stack([pool(state, attention_mask, self.state_pooling) for state in states])
             return cast(Tensor, self.tail(self.heads(pooled)))
-        if self.pooler is not None:  # as after a reload
+        if self.pooler is not None:  # raw states, as in a reloaded model
             return cast(Tensor, self.tail(self.pooler.pool_layers(self.hidden_states(batch, raw=True), attention_mask)))
         return self.from_states(self.token_states(input_ids, attention_mask), attention_mask)
 
@@ -464,7 +467,7 @@ class Encoder(nn.Module):
 
     @torch.no_grad()
     def similarities(self, first: Rows, second: Rows) -> Tensor:
-        """Score pairs of vectors (n, out) by heads or cosine: (n,). Raises `UsageError` for unequal sizes."""
+        """Return scores (n,) of vector pairs (n, out), by heads or cosine. Raises `UsageError` for unequal sizes."""
         first, second = paired_rows(first, second)
         if self.heads is not None:
             return self.heads.similarities(first.to(self.device), second.to(self.device)).cpu()
@@ -473,8 +476,8 @@ class Encoder(nn.Module):
 
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Use evaluation mode, then restore the mode."""
-    if not any(part.training for part in module.modules()):  # switching twice is slow
+    """Put the module in evaluation mode inside the context, then restore its mode."""
+    if not any(part.training for part in module.modules()):  # avoid two slow switches
         yield
         return
     training = module.training
@@ -486,9 +489,9 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Batch text indices by length, longest first, so that memory runs out early if at all.
+    """Return batches of text indices, sorted by length.
 
-    Raises `UsageError` for an invalid size.
+    The longest come first, so that a lack of memory shows early. Raises `UsageError` for an invalid size.
     """
     check_number("batch_size", batch_size, BATCH)
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
@@ -496,12 +499,12 @@ def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
 
 
 def original_order(batches: Iterable[Sequence[int]]) -> Tensor:
-    """Return the index (n,) that restores the order of the texts."""
+    """Return the index (n,) that restores the order of the texts in concatenated batches."""
     return torch.tensor([place for batch in batches for place in batch]).argsort()
 
 
 def forget_capturing(model: nn.Module) -> None:
-    """Remove the unpicklable hooks for hidden states; transformers adds new ones when needed."""
+    """Remove the unpicklable hooks that capture hidden states; transformers adds new hooks when needed."""
     for module in model.modules():
         for number, hook in list(module._forward_hooks.items()):
             if getattr(hook, "__module__", None) == "transformers.utils.output_capturing":
@@ -510,25 +513,26 @@ def forget_capturing(model: nn.Module) -> None:
             setattr(module, "_output_capturing_hooks_installed", False)  # noqa: B010  # not declared
 
 
-# Prompt names per side. sentence-transformers writes an empty "document" into every folder: empty prompts are skipped.
+# Names of query and document prompts. sentence-transformers writes an empty "document" prompt into every folder: empty
+# prompts are skipped.
 QUERY_PROMPTS = ("query",)
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 
 def prompted_ids(encoder: Encoder, texts: Sequence[str], prompt: str | None) -> list[list[int]]:
-    """Return token ids with this prompt, by default the model's."""
+    """Return the token ids of texts with this prompt, by default the model's default prompt."""
     if prompt is None:
         return encoder.token_ids(texts)
     return encoder.token_ids([prompt + text for text in texts], prompt=False)
 
 
 def side_prompt(encoder: TextEncoder, names: Sequence[str]) -> str | None:
-    """Return the first non-empty prompt of these names, else ""; None without prompts."""
+    """Return the model's first non-empty prompt among these names, else ""; None for models without prompts."""
     prompts = settings_of(encoder).get("prompts") or {}
     return next((prompts[name] for name in names if prompts.get(name)), "") if prompts else None
 
 
 def settings_of(encoder: TextEncoder) -> Mapping[str, Any]:
-    """Return the sentence-transformers settings, empty for other encoders."""
+    """Return the sentence-transformers settings; empty for encoders without settings."""
     settings: Mapping[str, Any] = getattr(getattr(encoder, "reader", None), "settings", {})
     return settings

@@ -1,4 +1,4 @@
-"""Describe each architecture in one row; other modules do not branch on it."""
+"""Describe each architecture in one row of a table; other modules do not branch on the architecture."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -16,36 +16,36 @@ from truncate_kit.core.errors import LayerNotHeldError, ModelError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Family:
-    """How one architecture is read, cut and exported."""
+    """Properties of one architecture that loading, truncation and export need."""
 
     name: str  # `model_type` of its configurations
     blocks: str = "encoder.layer"  # path of the list of blocks in the base model
     num_items: str = "num_hidden_layers"  # configuration field with the list's length
-    # Returns each block's list item, if blocks share items.
+    # Returns each block's list index, if blocks share items.
     item_of: Callable[[PretrainedConfig], list[int]] | None = None
     # Path of the norm after the last block, applied at every layer.
     final_norm: str | None = None
-    # Modules, comma-separated, that the TMFT paper counts besides blocks.
+    # Comma-separated modules that the TMFT paper counts besides blocks.
     embeddings: str = "embeddings"
     # Head over CLS, unused by sentence embeddings.
     pooler: str | None = None
-    # Positions follow the mask; no key-value cache.
+    # Decoder: positions follow the mask, no key-value cache.
     decoder: bool = False
-    # Returns the number of unusable positions.
+    # Returns the number of reserved positions.
     position_offset: Callable[[PretrainedConfig], int] | None = None
-    recipe: str = "bert"  # `bert` or `roberta`: Table 4 of the layer-wise attention pooling paper
+    recipe: str = "bert"  # hyperparameters, `bert` or `roberta`: Table 4 of the layer-wise attention pooling paper
     lowest_layer: int = 0  # lowest layer that transformers' class supports
     # Whether ONNX Runtime fuses this attention.
     fused_attention: bool = True
     float32_scores: bool = False  # attention scores stay float32 in a float16 graph
     only_first: str | None = None  # path of a module that runs in block 1 only
-    # Adapts the configuration to kept blocks. Raises `LayerNotHeldError` if a reload would change results.
+    # Adapts the configuration to the kept blocks. Raises `LayerNotHeldError` if a reloaded model would differ.
     keep_blocks: Callable[[PretrainedConfig, Sequence[int]], None] | None = None
     # Speeds up a loaded model in place.
     quicken: Callable[[nn.Module], None] | None = None
 
     def items(self, config: PretrainedConfig) -> list[int]:
-        """Return each block's list item, from 0."""
+        """Return the index of each block in the list of blocks, from 0."""
         return list(range(config.num_hidden_layers)) if self.item_of is None else self.item_of(config)
 
 
@@ -59,14 +59,14 @@ def _after_padding(config: PretrainedConfig) -> int:
 
 
 def _keep_window(config: PretrainedConfig, blocks: Sequence[int]) -> None:
-    """Recount the blocks before the first window, for older classes without `layer_types`."""
+    """Recount the blocks before the first windowed block, for older classes without `layer_types`."""
     config.max_window_layers = sum(block <= config.max_window_layers for block in blocks)
 
 
 class NearAttention(DisentangledSelfAttention):
-    """Compute DeBERTa-v2's attention for the distances that occur in a text.
+    """DeBERTa-v2's attention, computed only for distances that occur in the batch.
 
-    transformers uses all rows of the position table (512 for DeBERTaV3); t tokens need 2t.
+    transformers projects all rows of the position table (512 for DeBERTaV3); t tokens need only 2t rows.
     """
 
     def disentangled_attention_bias(
@@ -79,16 +79,16 @@ class NearAttention(DisentangledSelfAttention):
             key_layer: (b * heads, t, d).
             relative_pos: (1, t, t), offsets from the table's middle.
             rel_embeddings: The table, (2 * span, width).
-            scale_factor: Number of score kinds plus one.
+            scale_factor: Number of score types (c2p, p2c) plus one.
         """
         heads, size = self.num_attention_heads, query_layer.size(-1)
         length, span = query_layer.size(1), self.pos_ebd_size
-        # From mid on, distance d has row ceil((mid - 1) log(d / mid) / log((most - 1) / mid)) + mid: at most d if the
-        # last logarithm is at least (mid - 1) / mid, since log(1 + x) <= x. Tables for short texts have others.
+        # From mid on, distance d has row ceil((mid - 1) log(d / mid) / log((most - 1) / mid)) + mid. This is at most d
+        # if the last logarithm is at least (mid - 1) / mid, since log(1 + x) <= x. Otherwise all rows are used.
         mid, most = self.position_buckets // 2, self.max_relative_positions
         within = self.position_buckets < 1 or (most - 1 > mid >= 1 and math.log((most - 1) / mid) >= (mid - 1) / mid)
         reach = torch.sym_min(length, span) if within else span
-        # Ranges: CUDA graphs cannot record adding a CPU number to a GPU tensor.
+        # CUDA graphs cannot record adding a CPU number to a GPU tensor.
         near = torch.arange(span - reach, span + reach, device=query_layer.device)
         middle = torch.arange(reach, reach + 1, device=query_layer.device)
 
@@ -97,12 +97,12 @@ class NearAttention(DisentangledSelfAttention):
             return projected
 
         def picked(states: Tensor, project: nn.Module, distances: Tensor) -> Tensor:
-            if torch.compiler.is_exporting():  # the product of all rows becomes a constant
+            if torch.compiler.is_exporting():  # the projection of all rows becomes a constant
                 rows = placed(project, rel_embeddings[None, : 2 * span]).index_select(0, near)
             else:
                 rows = placed(project, rel_embeddings.index_select(0, near))
             columns = rows.permute(1, 2, 0)  # (heads, d, 2 * reach)
-            # Repeated: CUDA multiplies unlike shapes through address lists, which graphs cannot keep.
+            # Repeated: CUDA broadcasts by address lists, which CUDA graphs cannot record.
             products = torch.bmm(states, columns.repeat(states.size(0) // heads, 1, 1))
             places = torch.clamp(distances, -span, span - 1) + middle
             return torch.gather(products, 2, places.expand(states.size(0), length, length))
@@ -123,7 +123,7 @@ def _near_positions(backbone: nn.Module) -> None:
 
 
 def _keep_convolution(config: PretrainedConfig, blocks: Sequence[int]) -> None:
-    """Disable the convolution without block 1: the class would apply it to any first block."""
+    """Disable the convolution if block 1 is removed, as the class would apply it to the new first block."""
     if blocks[0] != 1 and getattr(config, "conv_kernel_size", 0) > 0:
         config.conv_kernel_size = 0
 
@@ -132,19 +132,19 @@ def _keep_first_norm(config: PretrainedConfig, blocks: Sequence[int]) -> None:
     """Require block 1, the only block without a norm before attention."""
     if blocks[0] != 1:
         raise LayerNotHeldError(
-            f"A modernbert model cannot be stored without block 1: its class drops the norm of block {blocks[0]} "
-            "in first place.",
+            f"A modernbert model cannot be saved without block 1: as the first block, block {blocks[0]} would lose "
+            "its attention norm.",
             hint="Keep block 1.",
         )
 
 
 def _keep_scaling(config: PretrainedConfig, blocks: Sequence[int]) -> None:
-    """Require the first blocks if attention scores are divided by block position."""
+    """Require blocks 1 … n without a gap if attention scores are divided by block position."""
     moved = [block for place, block in enumerate(blocks, 1) if block != place]
     if config.scale_attn_by_inverse_layer_idx and moved:
         raise LayerNotHeldError(
-            f"This gpt2 model divides the attention scores by block position, and block {moved[0]} would "
-            "move (scale_attn_by_inverse_layer_idx in config.json).",
+            "This gpt2 model divides the attention scores by block position (scale_attn_by_inverse_layer_idx in "
+            f"config.json), and the position of block {moved[0]} would change.",
             hint="Keep the first blocks, without a gap.",
         )
 
@@ -166,7 +166,7 @@ _ROWS = (
     Family(name="xlm-roberta", **_ROBERTA),
     Family(name="camembert", **_ROBERTA),
     Family(name="distilbert", blocks="transformer.layer"),
-    # Its class always uses padding id 1.
+    # The class always uses padding id 1.
     Family(name="mpnet", pooler="pooler", position_offset=lambda _: 2, fused_attention=False),
     Family(name="albert", blocks="encoder.albert_layer_groups", num_items="num_hidden_groups", item_of=_albert_groups,
            pooler="pooler"),
@@ -192,12 +192,11 @@ FAMILIES: dict[str, Family] = {row.name: row for row in _ROWS}
 
 
 def family_of(config: PretrainedConfig | str) -> Family:
-    """Return the row of a configuration or `model_type`. Raises `ModelError` if unknown."""
+    """Return the family of a configuration or `model_type`. Raises `ModelError` for an unknown architecture."""
     name = config if isinstance(config, str) else config.model_type
     if name not in FAMILIES:
         raise ModelError(
-            f"The architecture {name!r} has no row in the family table, so its blocks, its final norm and what "
-            "else depends on its depth are unknown.",
+            f"The architecture {name!r} is not supported: it has no row in the family table.",
             hint=f"Use a model of a known family ({', '.join(FAMILIES)}), or add a row to models/families.py.",
         )
     return FAMILIES[name]

@@ -1,6 +1,6 @@
-"""Pool the tokens of a layer, and pool over layers, with torch and safetensors only.
+"""Pool the tokens of one layer, and pool over layers. This file imports only torch and safetensors.
 
-Models that pool over layers contain a copy for `trust_remote_code=True`.
+Models that pool over layers contain a copy of this file for `trust_remote_code=True`.
 """
 
 import json
@@ -17,11 +17,11 @@ PoolingMode = Literal["mean", "cls", "max", "last", "concat"]  # concat: CLS, th
 Over = Literal["max", "mean"]
 NormKind = Literal["layer", "rms"]
 AttentionOver = Literal["both", "cls", "mean"]
-LOWEST_SLOPE, HIGHEST_SLOPE = 1 / 8, 1 / 3  # of RReLU below 0
+LOWEST_SLOPE, HIGHEST_SLOPE = 1 / 8, 1 / 3  # slopes of RReLU for negative inputs
 
 
 def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode) -> Tensor:
-    """Pool token states (b, t, d) under a 0/1 mask (b, t), padded on either side, into (b, d or 2d)."""
+    """Pool token states (b, t, d) into (b, d), or (b, 2d) for `concat`; mask (b, t): 0 for padding on either side."""
     if mode == "concat":
         return torch.cat([pool(hidden, mask, "cls"), pool(hidden, mask, "mean")], dim=-1)
     if mode == "mean":
@@ -31,18 +31,18 @@ def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode) -> Tensor:
         lowest = torch.finfo(hidden.dtype).min
         return hidden.masked_fill(mask.unsqueeze(-1) == 0, lowest).amax(dim=1)
     rows, real = torch.arange(hidden.shape[0], device=hidden.device), mask.to(torch.long)
-    # Unlike argmax alone, running counts export to ONNX.
+    # A cumulative sum finds the last token, and exports to ONNX.
     return hidden[rows, (real.cumsum(dim=1) * real).argmax(dim=1) if mode == "last" else real.argmax(dim=1)]
 
 
 class LayerPooler(nn.Module):
-    """Pool over layers, as a sentence-transformers module.
+    """Base class of modules that pool over layers, also usable in sentence-transformers.
 
     Attributes:
         settings: Arguments of the class.
         word: Name of the pooling.
-        state_pooling: Pooling of a single layer.
-        doubled: Whether vectors are 2d wide, last layer first.
+        state_pooling: Mode that pools the tokens of a single layer.
+        doubled: Whether vectors are 2d wide and begin with the last layer.
     """
 
     settings: dict[str, Any]
@@ -51,9 +51,9 @@ class LayerPooler(nn.Module):
     doubled: bool
 
     def pool_layers(self, states: Sequence[Tensor], mask: Tensor) -> Tensor:
-        """Pool the token states of all layers, (b, t, d) each, under a mask (b, t) into (b, out).
+        """Return vectors (b, out) pooled from the token states of all layers.
 
-        states: Only the last has a final norm applied, as in transformers.
+        states: (b, t, d) each; only the last has the final norm applied, as in transformers. mask: (b, t).
         """
         raise NotImplementedError
 
@@ -65,20 +65,20 @@ class LayerPooler(nn.Module):
         """Add `sentence_embedding` (b, out) to the features."""
         layers = features.get("all_layer_embeddings")
         if layers is None:
-            raise ValueError("The transformer does not hand over its layers: set output_hidden_states in config.json.")
+            raise ValueError("The transformer returns no hidden states: set output_hidden_states in its config.json.")
         states = [*layers[:-1], features["token_embeddings"]]
         features["sentence_embedding"] = self.pool_layers(states, features["attention_mask"])
         return features
 
     def get_embedding_dimension(self) -> int:
-        """Return d, or 2d if doubled."""
+        """Return the size of a vector: d, or 2d if doubled."""
         width: int = self.settings["width"]
         return 2 * width if self.doubled else width
 
     get_sentence_embedding_dimension = get_embedding_dimension  # older name
 
     def save(self, output_path: str | Path, *args: Any, **kwargs: Any) -> None:
-        """Write config.json and any weights."""
+        """Write config.json, and weights if there are any."""
         folder = Path(output_path)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(self.settings, indent=2) + "\n", encoding="utf-8")
@@ -88,7 +88,7 @@ class LayerPooler(nn.Module):
 
     @classmethod
     def load(cls, input_path: str | Path) -> Self:
-        """Read the files of `save`."""
+        """Load the module from the files that `save` writes."""
         folder = Path(input_path)
         module = cls(**json.loads((folder / "config.json").read_text(encoding="utf-8")))
         if module.state_dict():
@@ -97,17 +97,17 @@ class LayerPooler(nn.Module):
 
 
 class LayerPooling(LayerPooler):
-    """Take the elementwise maximum or mean over layers, each pooled over its tokens first.
+    """Pool the tokens of each layer, then take the elementwise maximum or mean over the layers.
 
     Args:
-        width: d.
+        width: State size d.
         layers: In rising order; 0 = embeddings.
         over: `max` or `mean`.
-        tokens: Pooling of each layer.
-        norm: `layer` or `rms`: the model's final norm, copied and applied below the last layer.
+        tokens: Pooling of the tokens of each layer.
+        norm: Type of the model's final norm, `layer` or `rms`; a copy is applied to each layer below the last.
         eps: Epsilon of the norm.
         bias: Whether the norm has a bias.
-        last: Put the last layer's pooled state first; vectors are then 2d wide.
+        last: Prepend the last layer's pooled state; vectors are then 2d wide.
     """
 
     def __init__(
@@ -149,21 +149,20 @@ class LayerPooling(LayerPooler):
 
 
 class LayerAttentionPooling(LayerPooler):
-    """Attend over the states of all layers, embeddings included; a tanh layer brings the result to width d.
+    """Attend over the pooled states of all N layers, embeddings included, then project to width d by a tanh layer.
 
-    "Don't Judge a Language Model by Its Last Layer" (COLING 2022), as in its code: query, key and value are
-    linear under RReLU without bias; scores q_i · k_j / N, N layers, are softmaxed over j, and the weighted values
-    averaged over i.
+    "Don't Judge a Language Model by Its Last Layer" (COLING 2022), as in its code: query, key and value are linear
+    layers without bias, then RReLU. Scores q_i · k_j / N pass a softmax over j; weighted values are averaged over i.
 
     `literal` follows equations 1 to 3 as printed: α_i = (W_q h_i^c · W_k h_i^a) / Σ_j (W_q h_j^c · W_k h_j^a),
-    h^L = Σ_j α_j W_v h_j^a. Weights may be negative and unbounded.
+    h^L = Σ_j α_j W_v h_j^a. These weights may be negative and unbounded.
 
     Args:
-        width: d.
+        width: State size d.
         over: `both` (queries from CLS, keys and values from means), `cls` or `mean`.
-        last_cls: Put the last CLS state first (equation 4).
+        last_cls: Prepend the CLS state of the last layer (equation 4).
         literal: Follow the printed equations.
-        token: `cls`, or `last` for causal models.
+        token: Token used as CLS: `cls`, or `last` for causal models.
         mlp: Add the tanh layer (equation 5).
     """
 
@@ -201,23 +200,23 @@ class LayerAttentionPooling(LayerPooler):
         return summaries, means
 
     def layer_weights(self, summaries: Tensor, means: Tensor) -> Tensor:
-        """Return each layer's weight from these states: (b, N), rows sum to 1."""
-        asking = means if self.over == "mean" else summaries
-        asked = summaries if self.over == "cls" else means
+        """Return the weight of each layer, (b, N); each row sums to 1."""
+        query_states = means if self.over == "mean" else summaries
+        key_states = summaries if self.over == "cls" else means
         if self.literal:
-            scores: Tensor = (self.query(asking) * self.key(asked)).sum(dim=-1)
+            scores: Tensor = (self.query(query_states) * self.key(key_states)).sum(dim=-1)
             return scores / scores.sum(dim=-1, keepdim=True)
-        queries, keys = self._slope(self.query(asking)), self._slope(self.key(asked))
+        queries, keys = self._rectified(self.query(query_states)), self._rectified(self.key(key_states))
         scores = queries @ keys.transpose(1, 2) / keys.shape[1]
         return scores.softmax(dim=-1).mean(dim=1)
 
     def attend(self, summaries: Tensor, means: Tensor) -> Tensor:
-        """Return vectors (b, out) from these states."""
+        """Return vectors (b, out) from the results of `summaries_and_means`."""
         weights = self.layer_weights(summaries, means)
         values = self.value(summaries if self.over == "cls" else means)
         if not self.literal:
-            values = self._slope(values)
-        # The mean of weighted sums is the sum under mean weights.
+            values = self._rectified(values)
+        # The mean of weighted sums equals the sum with mean weights.
         pooled: Tensor = (weights.unsqueeze(-1) * values).sum(dim=1)
         if self.last_cls:
             pooled = torch.cat([summaries[:, -1], pooled], dim=-1)
@@ -227,7 +226,7 @@ class LayerAttentionPooling(LayerPooler):
         """See the base class."""
         return self.attend(*self.summaries_and_means(states, mask))
 
-    def _slope(self, values: Tensor) -> Tensor:
+    def _rectified(self, values: Tensor) -> Tensor:
         """Apply RReLU; in evaluation LeakyReLU, which exporters support."""
         if self.training:
             return functional.rrelu(values, LOWEST_SLOPE, HIGHEST_SLOPE, training=True)

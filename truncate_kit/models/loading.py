@@ -1,4 +1,4 @@
-"""Load encoders: every weight present and finite, no foreign code run."""
+"""Load encoders. All weights must be present and finite; code stored with a model is never run."""
 
 import contextlib
 import copy
@@ -40,13 +40,13 @@ from truncate_kit.models.pipeline import (
     transformer_of,
 )
 
-# Settings of the call, not of the model.
+# Ignored settings of a call, not of the model.
 _CALLING = (
     "attn_implementation", "_attn_implementation", "chunk_size_feed_forward", "output_attentions", "return_dict",
     "torchscript", "use_return_dict",
 )  # fmt: skip
 _WEIGHTS = ("*.safetensors", "*.bin")
-# Buffers of earlier versions, and cross-attention.
+# Unused weights: buffers of earlier versions, and cross-attention.
 _UNNEEDED = re.compile(
     r"\.(?:attn|attention)\.(?:masked_)?bias$|\.rotary_emb\.(?:original_)?inv_freq$|\.position_ids$|\.crossattention\."
 )
@@ -74,8 +74,8 @@ def load_encoder(
     Args:
         name: Folder, bundled miniature, or hub name.
         pooling: One of `POOLING_MODES`; by default as in sentence-transformers.
-        max_length: Tokens per text, special ones included; by default the model's limit.
-        attention: `sdpa`, `eager` or another name in transformers.
+        max_length: Tokens per text, special tokens included; by default the model's limit.
+        attention: Attention implementation: `sdpa`, `eager` or another name in transformers.
         device: See `select_device`.
 
     Raises:
@@ -89,10 +89,10 @@ def load_encoder(
     target, folder = select_device(device), resolve(name)
     modules, transformer = read_modules(folder), transformer_of(folder)
     config = load_config(transformer)
-    # Causal models are pooled as in sentence-transformers.
+    # As in sentence-transformers, the last token of causal models is pooled.
     made_as = str((config.architectures or [""])[0])
     causal = made_as.endswith("ForCausalLM") and getattr(config, "is_causal", True)
-    passed = config.output_hidden_states  # else sentence-transformers does not read lower layers
+    returns_layers = config.output_hidden_states  # needed by sentence-transformers to read lower layers
     encoder = Encoder(
         name=str(name),
         backbone=load_backbone(transformer, config, attention=attention),
@@ -101,11 +101,11 @@ def load_encoder(
     )
     with naming_damage(folder):
         fits = all(add_module(encoder, kind, place, asked) for kind, place in modules)
-    if not fits or (encoder.pools_over_layers and not passed):
+    if not fits or (encoder.pools_over_layers and not returns_layers):
         raise ModelError(
-            f"{transformer} does not pass all layers to its pooling module.",
-            hint="Set output_hidden_states in config.json, and check that both have the same width and "
-            "number of layers; or save the model again.",
+            f"{transformer} does not provide the layers that its pooling module needs.",
+            hint="Set output_hidden_states in config.json to true, and check that the pooling module has the width and "
+            "number of layers of the model; or save the model again.",
         )
     encoder.pooling = asked or encoder.pooling
     encoder.seen, encoder.trained = seen_by(folder), was_trained(folder)
@@ -113,20 +113,21 @@ def load_encoder(
 
 
 def load_reader(folder: Path) -> TextReader:
-    """Load tokenizer and text settings without weights. Raises `ModelError`."""
+    """Load the tokenizer and text settings of a model without its weights. Raises `ModelError`."""
     transformer = transformer_of(folder)
     return _reader_of(folder, transformer, load_config(transformer))
 
 
 def _reader_of(folder: Path, transformer: Path, config: PretrainedConfig, asked: int | None = None) -> TextReader:
-    """Raise `UsageError` if the maximum length does not fit."""
+    """Return the tokenizer and text settings. Raises `UsageError` if `asked` is no possible maximum length."""
     limit, lower_case, settings = read_text_settings(folder, transformer)
     tokenizer, positions = load_tokenizer(transformer, config.vocab_size), position_limit(config)
     # sentence-transformers' limit replaces the tokenizer's.
     length = usable_length(limit or tokenizer.model_max_length, positions) if asked is None else asked
     if not 2 <= length <= (positions or length):
-        most = f" to {positions}, the model's positions" if positions else ""
-        raise UsageError(f"A maximum length of {length} does not fit.", hint=f"Use a number from 2{most}.")
+        most = f" to {positions}, the number of positions in the model" if positions else " upwards"
+        problem = f"The model does not support a maximum length of {length}."
+        raise UsageError(problem, hint=f"Use a number from 2{most}.")
     return TextReader(tokenizer=tokenizer, max_length=length, lower_case=lower_case, settings=settings)
 
 
@@ -140,7 +141,7 @@ def random_encoder(config: PretrainedConfig, *, name: str = "random weights") ->
 
 
 def find_pooler_head(name: str | Path) -> Dense | None:
-    """Return the model's trained pooler, a linear layer and tanh, (b, d) to (b, d), if any."""
+    """Return the model's trained pooler, a linear layer with tanh from (b, d) to (b, d); None without a pooler."""
     folder = transformer_of(resolve(name))
     config = load_config(folder)
     attribute = family_of(config).pooler
@@ -159,8 +160,9 @@ def load_config(name: str | Path) -> PretrainedConfig:
         path = transformer_of(resolve(name)) / "config.json"
     if (path.parent / "adapter_config.json").exists():
         raise ModelError(
-            f"{path.parent} holds an adapter (adapter_config.json), which is not applied here.",
-            hint="Merge it into its base model (merge_and_unload of peft), or remove it if the weights are whole.",
+            f"{path.parent} holds an adapter (adapter_config.json), which truncate-kit does not apply.",
+            hint="Merge the adapter into its base model (merge_and_unload in peft). If the weights are merged already, "
+            "remove adapter_config.json.",
         )
     if not path.is_file():
         raise ModelError(f"{path.parent} has no config.json.", hint="Give the folder of a saved transformer model.")
@@ -168,13 +170,14 @@ def load_config(name: str | Path) -> PretrainedConfig:
     family_of(str(values.get("model_type") or "") if isinstance(values, dict) else "")
     check_kept(path, values, quantization_config=(None, {}))
     if values.get("auto_map"):
-        _logger.warning("%s names code of its own (auto_map), which is not run: transformers' own is used.", path)
+        _logger.warning("%s refers to custom code (auto_map). It is not run; transformers' own class is used.", path)
     try:
         config = AutoConfig.for_model(**{key: value for key, value in values.items() if key not in _CALLING})
     except Exception as error:  # each class validates in its own way
-        raise ModelError(f"{path} is not usable: {first_line(error)}.", hint="Check its values.") from error
+        raise ModelError(f"{path} is invalid: {first_line(error)}.", hint="Check the values in this file.") from error
     rotary = ("rope", "rotary") if hasattr(config, "rope_parameters") else ()
-    check_kept(path, values, position_embedding_type=(None, "absolute", *rotary))  # else absolute ones are used
+    # transformers uses absolute positions for other types.
+    check_kept(path, values, position_embedding_type=(None, "absolute", *rotary))
     return config
 
 
@@ -205,38 +208,38 @@ def load_backbone(
 
 
 def _check_names(folder: Path, backbone: PreTrainedModel, report: dict[str, Any]) -> None:
-    """Raise `ModelError` for missing, misshapen or extra weights."""
+    """Raise `ModelError` for missing weights, other shapes, or weights of extra blocks."""
     prefix, blocks = re.escape(backbone.base_model_prefix), re.escape(family_of(backbone.config).blocks)
-    block = re.compile(rf"(?:{prefix}\.)?{blocks}\.\d+\.")  # heads and old buffers may be unused
+    block = re.compile(rf"(?:{prefix}\.)?{blocks}\.\d+\.")  # unused heads and old buffers are allowed
     unused = [name for name in report["unexpected_keys"] if block.match(name) and not _UNNEEDED.search(name)]
     reshaped = [str(item[0] if isinstance(item, tuple) else item) for item in report["mismatched_keys"]]
-    problems = {"are missing": report["missing_keys"], "have another shape": reshaped, "are of further blocks": unused}
+    problems = {"are missing": report["missing_keys"], "have another shape": reshaped, "are in extra blocks": unused}
     for problem, weights in problems.items():
         if weights:
             raise ModelError(
                 f"The weights in {folder} do not fit config.json: {len(weights)} {problem}, such as {min(weights)}.",
-                hint="Use a complete checkpoint with its own config.json; `truncate()` makes a whole model shorter.",
+                hint="Use a complete checkpoint with its original config.json. To remove blocks, use `truncate()`.",
             )
 
 
 def _check_size(folder: Path, config: PretrainedConfig) -> None:
     """Raise `ModelError` if the configuration describes more weights than the files have bytes.
 
-    A model then takes at most four times the size of its files in memory.
+    A loaded model then takes at most four times the size of its files in memory.
     """
     stored = sum(file.stat().st_size for kind in _WEIGHTS for file in folder.glob(kind) if file.is_file())
     if not stored:
         raise ModelError(
-            f"{folder} has no model.safetensors and no pytorch_model.bin, whole or in parts.",
+            f"{folder} has no weights: no model.safetensors and no pytorch_model.bin, as one file or in shards.",
             hint="Download or save the model in one of these formats.",
         )
     with torch.device("meta"):
         described = sum(weight.numel() for weight in AutoModel.from_config(copy.deepcopy(config)).parameters())
     if described > stored:
         raise ModelError(
-            f"{folder / 'config.json'} describes {described:,} weights, but the files of weights beside it have "
-            f"{stored:,} bytes only.",
-            hint="Configuration and weights belong to different models, or one was damaged: download both again.",
+            f"{folder / 'config.json'} describes {described:,} weights, but the weight files in this folder have only "
+            f"{stored:,} bytes.",
+            hint="Configuration and weights belong to different models, or a file is damaged: download both again.",
         )
 
 
@@ -254,7 +257,7 @@ def resolve(name: str | Path) -> Path:
 
 
 def _download(name: str) -> Path:
-    """Download configurations and weights, pickled ones as a last resort."""
+    """Download configurations and weights, pickled only if there are no safetensors."""
     try:
         patterns = [*_CONFIGS, "*.safetensors", "*/*.safetensors"]
         folder = Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=_OTHER_RUNTIMES))
@@ -264,7 +267,7 @@ def _download(name: str) -> Path:
             patterns = [str(place / "pytorch_model*.bin") for place in lacking]
             snapshot_download(name, allow_patterns=patterns, ignore_patterns=_OTHER_RUNTIMES)
         return folder
-    except (OSError, HFValidationError) as error:  # of all kinds
+    except (OSError, HFValidationError) as error:  # includes hub and network errors
         raise ModelError(
             f"There is no folder {name!r}, and the hub returned no such model: {first_line(error)}.",
             hint="Check the path, the connection, and the name: owner/name on the hub (gated and private models need "
@@ -273,24 +276,24 @@ def _download(name: str) -> Path:
 
 
 def state_of(folder: Path, more: Sequence[Path]) -> tuple[tuple[str, int, int, int], ...]:
-    """Return name, inode, size and time of the model's files and `more`."""
+    """Return the name, inode, size and modification time of each model file and of `more`."""
     files = {file for pattern in _MODEL_FILES for file in folder.glob(pattern) if file.name != "export.json"} | {*more}
-    found = []
+    states = []
     for file in sorted(files):
-        with contextlib.suppress(OSError):  # gone since it was listed
-            facts = file.stat()
-            found.append((str(file), facts.st_ino, facts.st_size, facts.st_mtime_ns))
-    return tuple(found)
+        with contextlib.suppress(OSError):  # the file was removed since the listing
+            stat = file.stat()
+            states.append((str(file), stat.st_ino, stat.st_size, stat.st_mtime_ns))
+    return tuple(states)
 
 
 def usable_length(*limits: int | None) -> int:
-    """Return the smallest valid limit, by default 512."""
+    """Return the smallest valid maximum length, by default 512."""
     real = [limit for limit in limits if limit is not None and 0 < limit < 1_000_000]
     return min(real, default=512)
 
 
 def position_limit(config: PretrainedConfig) -> int | None:
-    """Return the number of positions; None if unlimited."""
+    """Return the maximum length that the positions allow; None if unlimited."""
     if getattr(config, "position_biased_input", True) is False:
         return None
     positions = getattr(config, "max_position_embeddings", None)
@@ -306,17 +309,17 @@ def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerBase:
     try:
         with quiet_transformers():
             tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # KeyError to Rust panics
+    except Exception as error:  # from KeyError to Rust panics
         raise ModelError(
             f"The tokenizer in {folder} cannot be read: {first_line(error)}.",
-            hint="Download or save it again; it has to be one of transformers' own, as no code of a model is run.",
+            hint="Download or save it again. It must be a tokenizer class of transformers: custom code is never run.",
         ) from error
     entries = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=0))
     if entries > vocab_size:
         raise ModelError(
             f"The tokenizer in {folder} has {entries:,} entries, but the model embeds only {vocab_size:,}.",
-            hint="They belong to different models; save the right tokenizer beside the weights.",
+            hint="Tokenizer and weights belong to different models; save the model's tokenizer in this folder.",
         )
     tokenizer.padding_side = "right"
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # masked out everywhere
+    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # padding is always masked
     return tokenizer

@@ -1,4 +1,4 @@
-"""Read and write sentence-transformers folders: known modules only, no class imported by name."""
+"""Read and write sentence-transformers folders. Only known modules are read; no class is imported by name."""
 
 import contextlib
 import inspect
@@ -46,7 +46,7 @@ _POOLING_FLAGS = {  # the older form, readable by every version
 _READING_FILE = "sentence_bert_config.json"
 # The first non-empty file counts; older versions named files by architecture.
 _READERS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-# These override other settings; names before and since sentence-transformers 5.
+# Fields that override other settings; names before and since sentence-transformers 5.
 _OVERRIDES = ("config_args", "config_kwargs", "tokenizer_args", "processor_kwargs", "processing_kwargs")
 _NO_POOLER = {"model_args": {"add_pooling_layer": False}}
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
@@ -57,7 +57,7 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 def check_links(folder: Path, place: Path) -> None:
     """Raise `ModelError` if files or weights of a module lie outside `folder` and its hub cache."""
     root = real_path(folder)
-    # Links lead from snapshots/REVISION into blobs.
+    # In the hub cache, snapshots/REVISION has links to files in blobs.
     blobs = [above.parent.parent / "blobs" for above in (root, *root.parents) if above.parent.name == "snapshots"]
     listed = place.glob("*") if place == folder else place.rglob("*")
     files = [place, *(file for file in listed if file.suffix in _READ)]
@@ -84,30 +84,27 @@ def read_weights(place: Path) -> dict[str, Tensor]:
 
 @contextlib.contextmanager
 def naming_damage(place: Path) -> Iterator[None]:
-    """Raise `ModelError` naming the model's folder for any error of a library."""
+    """Convert any library error to a `ModelError` that names the model's folder, `place`."""
     try:
         yield
     except TruncateKitError:
         raise
     except pickle.UnpicklingError as error:
         raise ModelError(
-            f"The weights in {place} are pickled with more than tensors, which could run code; they are not read.",
+            f"The pickled weights in {place} hold objects other than tensors, which could run code; they are not read.",
             hint="Use a checkpoint in safetensors.",
         ) from error
     except Exception as error:  # each class checks in its own way
-        hint = "Check that configuration and weights belong together; download or save it again."
+        hint = "Check that configuration and weights belong to the same model; download or save the model again."
         problem = f"The model in {place} cannot be read: {type(error).__name__}, {first_line(error)}."
         raise ModelError(problem, hint=hint) from error
 
 
 def read_module(place: Path, build: Callable[[dict[str, Any]], Module]) -> Module:
-    """Build a module and load its weights. Raises `ModelError`.
-
-    Build on the meta device, where wrong sizes take no memory.
-    """
+    """Build a module from the values in its config.json, and load its weights. Raises `ModelError`."""
     values, weights = read_json(place / "config.json"), read_weights(place)
     with naming_damage(place):
-        with torch.device("meta"):
+        with torch.device("meta"):  # wrong sizes take no memory
             module = build(values)
         module.load_state_dict(weights, assign=True)
     check_finite(module, place)
@@ -115,7 +112,7 @@ def read_module(place: Path, build: Callable[[dict[str, Any]], Module]) -> Modul
 
 
 def write_module(place: Path, values: dict[str, Any] | None, weights: dict[str, Tensor]) -> None:
-    """Write configuration and weights, if any."""
+    """Write config.json and weights, if there are any."""
     place.mkdir(parents=True, exist_ok=True)
     if values is not None:
         write_json(place / "config.json", values)
@@ -177,9 +174,9 @@ class Normalize(nn.Module):
 
 
 def read_modules(folder: Path) -> list[tuple[str, Path]]:
-    """Return kind and folder of each module in `modules.json`, [] without this file.
+    """Return the class name and folder of each module in modules.json; [] if this file is missing.
 
-    Raises `ModelError` for links out of the folder, damage, and unknown modules.
+    Raises `ModelError` for links out of the folder, a damaged file, and unknown modules.
     """
     check_links(folder, folder)
     listing, modules = folder / "modules.json", []
@@ -191,15 +188,15 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
             ours = kind in LAYER_POOLERS and name.startswith(f"{_POOLER_SOURCE.stem}.")
             if not ours and not (kind in _KINDS and name.startswith(("sentence_transformers.", "truncate_kit."))):
                 raise _unkept(
-                    f"{place} holds a module {name}, code of its own or of an unknown kind",
-                    f"Known modules of sentence-transformers: {', '.join(_KINDS)}.",
+                    f"{place} needs the module {name}",
+                    f"Supported modules of sentence-transformers: {', '.join(_KINDS)}.",
                 )
             modules.append((kind, place))
     return modules
 
 
 def transformer_of(folder: Path) -> Path:
-    """Return the folder of the transformer. Raises as `read_modules`."""
+    """Return the folder of the transformer module. Raises as `read_modules`."""
     return next((place for kind, place in read_modules(folder) if kind == "Transformer"), folder)
 
 
@@ -221,25 +218,25 @@ def read_text_settings(folder: Path, transformer: Path) -> tuple[int | None, boo
 
 
 def _unkept(problem: str, hint: str) -> ModelError:
-    return ModelError(f"{problem}, which cannot be kept.", hint=hint)
+    return ModelError(f"{problem}, which is not supported.", hint=hint)
 
 
 def check_kept(path: Path, values: dict[str, Any], **allowed: tuple[Any, ...]) -> None:
-    """Raise `ModelError` unless each setting has an allowed value, the first by default."""
+    """Raise `ModelError` unless each setting has an allowed value; a missing setting has the first."""
     for name, known in allowed.items():
         if values.get(name, known[0]) not in known:
             raise _unkept(
                 f"{path} has {name} {values[name]!r}",
-                "Use a model in full precision that gives one dense vector per text by pooling its whole input, with "
-                "the settings of its transformer in config.json and tokenizer_config.json.",
+                "Use a model that is not quantized, pools its whole input into one dense vector per text, and has the "
+                "settings of its transformer in config.json and tokenizer_config.json.",
             )
 
 
 def add_module(encoder: Encoder, kind: str, place: Path, asked: PoolingMode | None) -> bool:
-    """Put a saved module on the encoder of its transformer, and return whether it fits the layers.
+    """Add a saved module to the encoder, and return whether the module fits the encoder's width and layers.
 
-    asked: a pooling that may replace an unsupported one, but none over several layers. Raises `ModelError` if the
-    module is damaged or would change vectors, `UsageError` for a pooling that cannot be replaced.
+    asked: Pooling of the user; replaces an unsupported pooling, but not a pooling over layers. Raises `ModelError` if
+    the module is damaged or unsupported, `UsageError` if `asked` cannot replace the pooling.
     """
     path, fits, fixed = place / "config.json", True, ""
     match kind:
@@ -266,26 +263,30 @@ def add_module(encoder: Encoder, kind: str, place: Path, asked: PoolingMode | No
             encoder.pool_with(pooler)
     if asked is not None and fixed:
         raise UsageError(
-            f"{place.parent} has a pooling of its own, {fixed}; {asked} cannot replace it.",
-            hint="Leave out `pooling`, or name another model.",
+            f"{place.parent} pools by {fixed}, which {asked} cannot replace.",
+            hint="Leave out `pooling`, or use another model.",
         )
     return fits
 
 
 def _combined_layers(place: Path) -> tuple[int, list[int]]:
-    """Read the number of blocks and the combined layers."""
+    """Return the number of blocks and the combined layers of a WeightedLayerPooling."""
     values = read_json(place / "config.json")
     depth, start = int(values["num_hidden_layers"]), int(values["layer_start"])
     weights = read_weights(place)["layer_weights"]
     if len(weights) != depth + 1 - start or len({*weights[weights != 0].tolist()}) != 1:
         raise _unkept(
-            f"{place} weights layers differently", "Use a mean over some layers: one weight, and 0 elsewhere."
+            f"{place} gives layers different weights",
+            "Use a mean over layers: an equal weight for each of them, and 0 for the other layers.",
         )
     return depth, [start + int(index) for index in weights.nonzero()[:, 0]]
 
 
 def _pooling_of(path: Path, asked: PoolingMode | None) -> PoolingMode:
-    """Read the pooling. Raises `ModelError` if prompts are not pooled, or it cannot be kept and none is asked for."""
+    """Return the saved pooling, or `asked` if it is unsupported.
+
+    Raises `ModelError` if prompts are not pooled, and for an unsupported pooling without `asked`.
+    """
     values = read_json(path)
     check_kept(path, values, include_prompt=(True,))
     modes = values.get("pooling_mode") or [mode for mode, flag in _POOLING_FLAGS.items() if values.get(flag)] or "mean"
@@ -301,7 +302,7 @@ def _pooling_of(path: Path, asked: PoolingMode | None) -> PoolingMode:
 
 
 def _dense(path: Path, values: dict[str, Any]) -> Dense:
-    """Make the module. Raises `ModelError` unless it replaces the vector."""
+    """Build the module. Raises `ModelError` unless it replaces the sentence vector."""
     vector = "sentence_embedding"
     check_kept(path, values, module_input_name=(vector,), module_output_name=(None, vector), use_residual=(False,))
     activation = str(values.get("activation_function", "Tanh")).rpartition(".")[2].removesuffix("()")
@@ -313,14 +314,14 @@ def _dense(path: Path, values: dict[str, Any]) -> Dense:
 
 
 def read_layer_heads(place: Path) -> LayerHeads:
-    """Read heads from settings and weights. Raises `ModelError` if damaged."""
+    """Load layer heads from a folder. Raises `ModelError` if damaged."""
     return read_module(place, lambda values: LayerHeads(**values))
 
 
 def write_pipeline(folder: Path, encoder: Encoder) -> None:
-    """Write the sentence-transformers files around a saved transformer.
+    """Write the files of sentence-transformers into the folder of a saved transformer.
 
-    Names follow version 2, which later versions and text-embeddings-inference read. In sentence-transformers,
+    Names follow version 2, which later versions and text-embeddings-inference can read. In sentence-transformers,
     `LAYER_POOLERS` need `trust_remote_code=True`; `LayerHeads` cannot be loaded.
     """
     pooler, theirs = encoder.pooler, "sentence_transformers.models"
@@ -331,7 +332,7 @@ def write_pipeline(folder: Path, encoder: Encoder) -> None:
         listing.append({"idx": number, "name": str(number), "path": f"{number}_{kind}", "type": f"{package}.{kind}"})
         write_module(folder / f"{number}_{kind}", values, weights)
 
-    if encoder.combination is not None:  # weight 1 for each layer, 0 between them
+    if encoder.combination is not None:  # weight 1 for combined layers, 0 for layers between
         start = min(encoder.combination)
         weights = torch.zeros(encoder.depth + 1 - start)
         weights[[layer - start for layer in encoder.combination]] = 1
@@ -354,30 +355,30 @@ def write_pipeline(folder: Path, encoder: Encoder) -> None:
     write_json(folder / "modules.json", listing)
     reading: dict[str, Any] = {"max_seq_length": encoder.max_length, "do_lower_case": encoder.lower_case}
     if "add_pooling_layer" in inspect.signature(type(encoder.backbone)).parameters:
-        reading |= _NO_POOLER  # else AutoModel adds a random pooler
+        reading |= _NO_POOLER  # without this setting, AutoModel adds a random pooler
     write_json(folder / _READING_FILE, reading)
     write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"} | encoder.settings)
 
 
 def load_by_any_runtime(folder: Path) -> None:
-    """Remove the no-pooler setting, which Optimum's classes refuse."""
+    """Remove the setting `_NO_POOLER`, which Optimum's classes refuse."""
     path = folder / _READING_FILE
     values = read_json(path) if path.is_file() else {}
-    if all(values.get(key) == value for key, value in _NO_POOLER.items()):  # others' settings stay
+    if all(values.get(key) == value for key, value in _NO_POOLER.items()):  # keep settings of other programs
         write_json(path, {key: value for key, value in values.items() if key not in _NO_POOLER})
 
 
 def loading_words(pooler: nn.Module | None) -> str:
-    """Return the model card's sentence on loading."""
+    """Return the model card's sentence on how to load the model."""
     if pooler is None:
         return "Load it with `SentenceTransformer(path)` or `AutoModel.from_pretrained(path)`."
     return (
-        "Load it with `SentenceTransformer(path, trust_remote_code=True)`: sentence-transformers has no such pooling\n"
-        f"of its own and takes it from `{_POOLER_SOURCE.name}` in this folder, which needs torch and safetensors only."
+        "Load it with `SentenceTransformer(path, trust_remote_code=True)`: the pooling is not part of\n"
+        f"sentence-transformers but of `{_POOLER_SOURCE.name}` in this folder, which needs only torch and safetensors."
     )
 
 
-# Export record, graphs and weights.
+# Export record, graphs and weight files.
 _GRAPHS = "|".join(map(re.escape, GRAPH_FILES.values()))
 _IS_OF_GRAPHS = re.compile(rf"{re.escape(EXPORT_RECORD)}|({_GRAPHS})(\.\w+\.data)?")
 
@@ -390,14 +391,14 @@ def save_encoder(
     origin: Origin | None = None,
     records: Mapping[str, str] | None = None,
 ) -> Path:
-    """Write a model folder for `SentenceTransformer` and `AutoModel`; graphs exported from the same model stay.
+    """Save a model for `SentenceTransformer` and `AutoModel`; keep graphs exported from the same model.
 
     Args:
         encoder: The model.
-        folder: Replaced as a whole, or unchanged on failure.
+        folder: Replaced completely, or left unchanged on failure.
         model_card: Text of README.md.
         origin: Content of origin.json.
-        records: Texts of further files by name.
+        records: Further text files: content by file name.
 
     Raises:
         ModelError: There is no tokenizer.
@@ -406,7 +407,7 @@ def save_encoder(
     folder = local_path(folder)
     with replacing(folder) as target:
         target.mkdir()
-        encoder.reader.token_ids(["a"])  # a tokenizer saves its last truncation
+        encoder.reader.token_ids(["a"])  # a tokenizer saves the truncation of its last call
         encoder.reader.tokenizer.model_max_length = encoder.max_length
         encoder.reader.tokenizer.save_pretrained(target)
         with quiet_transformers():

@@ -1,4 +1,4 @@
-"""Store runs, so that interrupted work resumes with the same result."""
+"""Store finished runs, so that interrupted work resumes and gives the same result."""
 
 import hashlib
 import json
@@ -35,13 +35,13 @@ from truncate_kit.models.pipeline import read_weights, save_encoder, write_modul
 
 _SETTINGS = "settings"  # kind of a store's first line
 _logger = logging.getLogger(__name__)
-_DATA_ENDINGS = {".csv", ".tsv", ".jsonl", ".parquet", ".txt"}  # of data files
+_DATA_ENDINGS = {".csv", ".tsv", ".jsonl", ".parquet", ".txt"}  # suffixes of data files
 Record = TypeVar("Record", bound=Result)
 Part = str | bytes | memoryview
 
 
 def origin_of(method: Method, source: Encoder, lean: Encoder, *, data: Any = None, **values: Any) -> Origin:
-    """Return how a model was made; data: the unsplit pairs; values: further fields of `Origin`."""
+    """Return how `lean` was made from `source`; data: the unsplit pairs; values: further fields of `Origin`."""
     facts: dict[str, Any] = {
         "method": method,
         "model": source.name,
@@ -66,7 +66,7 @@ _TOKENIZER_BOOKKEEPING = {
 
 
 def add_parts(sha: "hashlib._Hash", *parts: Part) -> None:
-    """Hash parts, each after its size."""
+    """Add parts to a hash, each preceded by its size."""
     for part in parts:
         data = part.encode() if isinstance(part, str) else part
         sha.update(f"{len(data)} ".encode())
@@ -74,7 +74,7 @@ def add_parts(sha: "hashlib._Hash", *parts: Part) -> None:
 
 
 def sha256_of(parts: Iterable[Part]) -> str:
-    """Return the SHA-256 of parts and their sizes, 64 hexadecimal digits."""
+    """Return the SHA-256 of parts and their sizes as 64 hexadecimal digits."""
     sha = hashlib.sha256()
     for part in parts:
         add_parts(sha, part)
@@ -82,19 +82,19 @@ def sha256_of(parts: Iterable[Part]) -> str:
 
 
 def in_order(values: Any) -> str:
-    """Return JSON with sorted keys; tuples equal lists."""
+    """Return JSON with sorted keys; tuples are written as lists."""
     return json.dumps(values, sort_keys=True, default=repr)
 
 
 def weight_parts(weights: dict[str, Tensor]) -> Iterator[Part]:
-    """Yield names, types, shapes and bytes, by name."""
+    """Yield the name, dtype, shape and bytes of each weight, sorted by name."""
     for name, weight in sorted(weights.items()):
         yield from (name, str(weight.dtype), repr(tuple(weight.shape)))
         yield weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def reader_parts(reader: TextReader) -> Iterator[Part]:
-    """Yield everything that determines token ids, and prompts."""
+    """Yield the prompts, and everything that determines token ids."""
     prompts = {name: prompt for name, prompt in (reader.settings.get("prompts") or {}).items() if prompt}
     default, tokenizer = reader.settings.get("default_prompt_name"), cast(Any, reader.tokenizer)
     yield in_order([reader.max_length, reader.lower_case, prompts, default if default in prompts else None])
@@ -111,12 +111,12 @@ def reader_parts(reader: TextReader) -> Iterator[Part]:
         if name not in _TOKENIZER_BOOKKEEPING and not name.endswith(("_file", "_token"))
     }
     yield in_order([type(tokenizer).__name__, settings, tokenizer.added_tokens_decoder])
-    with tempfile.TemporaryDirectory() as folder:  # every kind of vocabulary, with its merges or scores
+    with tempfile.TemporaryDirectory() as folder:  # vocabulary files of any format, with merges or scores
         yield from (Path(file).read_bytes() for file in sorted(tokenizer.save_vocabulary(folder)))
 
 
 def encoder_digest(encoder: Encoder) -> str:
-    """Return the SHA-256 of everything that affects vectors or training, equal after a reload."""
+    """Return the SHA-256 of everything that affects vectors or training, the same after a reload."""
     return sha256_of(_encoder_parts(encoder))
 
 
@@ -136,28 +136,29 @@ def _public(module: nn.Module) -> dict[str, Any]:
 
 
 def folder_digest(folder: Path) -> str:
-    """Return the SHA-256 of all files in a folder, with their names."""
+    """Return the SHA-256 of the names and contents of all files in a folder."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return sha256_of(part for file in files for part in (str(file.relative_to(folder)), digest_of(file)))
 
 
 def run_key(encoder: Encoder, *parts: str) -> str:
-    """Return the SHA-256 of the encoder and `parts`."""
+    """Return a run's key, the SHA-256 of the encoder and `parts`."""
     return sha256_of((encoder_digest(encoder), *parts))
 
 
 def checkpoint_of(folder: Path, name: str, stage: str = "") -> Path | None:
-    """Return the checkpoint file of an unfinished run (a name without dots) or its stage.
+    """Return the checkpoint file of an unfinished run or of its stage; None if `folder` is missing.
 
-    None if `folder` is missing.
+    name: Name of the run, without dots.
     """
     return folder / f"{name}.{stage and stage + '.'}checkpoint" if folder.is_dir() else None
 
 
 class RunStore:
-    """The runs of one model, data and settings: records in a shared file, weights and checkpoints in a folder.
+    """The stored runs of one combination of model, data and settings.
 
-    Records are written once, after weights. Damaged runs are computed again. One process writes, within `open`.
+    Records are in a file that stores share, weights and checkpoints in a folder. A record is written once, after its
+    weights. Damaged runs are computed again. Only one process may write, inside `open`.
     """
 
     def __init__(self, folder: Path, key: str, description: dict[str, Any] | None = None) -> None:
@@ -170,11 +171,11 @@ class RunStore:
 
     @contextmanager
     def open(self) -> Iterator[None]:
-        """Lock the folder and remove leftovers. Raises `FileProblemError` if another process holds it."""
+        """Lock the folder and remove unfinished files. Raises `FileProblemError` if another process holds the lock."""
         with run_lock(self.folder):
             self._loaded = None
             remove_leftovers(self.folder)
-            # A recorded run may be repeated for its weights.
+            # A recorded run without weights may be repeated.
             self._tidy(lambda name: name in self._records and self.has_weights(name))
             with unfinished(self.folder):
                 yield
@@ -190,17 +191,17 @@ class RunStore:
         return checkpoint_of(self.folder, name, stage)
 
     def remove_checkpoints(self, name: str) -> None:
-        """Remove all state of an unfinished run."""
+        """Remove all checkpoints of a run."""
         for file in self.folder.glob(f"{name}.*checkpoint"):
             file.unlink(missing_ok=True)
-        remove_leftovers(self.folder, name)  # of a lost worker
+        remove_leftovers(self.folder, name)  # files of a lost worker
 
     @property
     def _records(self) -> dict[str, dict[str, Any]]:
         if self._loaded is None:
             lines, damaged = read_records(self._journal)
             if damaged:
-                _logger.warning(f"{self._journal}: {damaged} damaged lines. What they held is computed again.")
+                _logger.warning(f"{self._journal} has {damaged} damaged lines. The lost results are computed again.")
             own = [record for record in lines if record.get("store") == self.key]
             for record in own:
                 check_format(record.get("format", FORMAT), self._journal)
@@ -208,22 +209,22 @@ class RunStore:
         return self._loaded
 
     def read(self, name: str, kind: type[Record]) -> Record | None:
-        """Return the record of that name and kind, if any."""
+        """Return the record of this run and class, if any."""
         values = self._records.get(name, {"kind": ""})
         return kind.from_dict(values) if values["kind"] == kind.__name__ else None
 
     def all(self, kind: type[Record]) -> dict[str, Record]:
-        """Return all records of a kind by name, oldest first."""
+        """Return all records of a class by run name, oldest first."""
         return {name: record for name in self._records if (record := self.read(name, kind)) is not None}
 
     def write(self, name: str, record: Record, weights: Callable[[Path], object] | None = None) -> Record:
-        """Store a finished run and return its first record.
+        """Store a finished run; return its record, or the earlier record of a repeated run.
 
-        weights: Writes weights to a path atomically. Raises `FileProblemError`.
+        weights: Writes the weights to a path atomically. Raises `FileProblemError`.
         """
         if weights is not None:
             self._write_weights(name, weights)
-        # A repeated run keeps its record.
+        # A repeated run keeps its first record.
         first = self.read(name, type(record))
         if first is None:
             values = {"store": self.key, "name": name, "kind": type(record).__name__} | record.to_dict()
@@ -248,7 +249,7 @@ class RunStore:
             if seal.is_file() and seal.read_bytes() == self._digest(name).encode():
                 self._whole.add(name)
             else:
-                _logger.warning(f"{self.weights(name)} was damaged: that run is done again.")
+                _logger.warning(f"The weights in {self.weights(name)} are damaged. This run is repeated.")
         return name in self._whole
 
     def _digest(self, name: str) -> str:
@@ -258,7 +259,7 @@ class RunStore:
         return self.folder / f"{name}.sha256"
 
     def write_encoder(self, name: str, record: Record, encoder: Encoder | None) -> Record:
-        """Write a record, with the encoder as weights."""
+        """Store a finished run with an encoder as its weights."""
         return self.write(name, record, None if encoder is None else partial(save_encoder, encoder))
 
     def encoder(self, name: str, device: torch.device) -> Encoder:
@@ -273,11 +274,11 @@ class RunStore:
             self._whole.discard(name)
 
     def read_tensor(self, name: str) -> Tensor | None:
-        """Read a tensor; None if missing or damaged."""
+        """Read a stored tensor; None if it is missing or damaged."""
         return read_weights(self.weights(name))[name] if self.has_weights(name) else None
 
     def tensor(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
-        """Read a tensor, or compute and store it."""
+        """Read a stored tensor, or else compute and store it."""
 
         def write(folder: Path) -> None:
             with replacing(folder) as target:
@@ -289,7 +290,7 @@ class RunStore:
 
 
 class StoredRows:
-    """Rows in a file, with a checksum written after each chunk; the caller locks the folder."""
+    """A file of rows, written in chunks with a checksum each; the caller locks the folder."""
 
     def __init__(
         self, file: Path, made_from: dict[str, Any], *, num_rows: int, row_bytes: int, chunk: int, header: bytes = b""
@@ -297,15 +298,15 @@ class StoredRows:
         """Open or begin the file.
 
         Args:
-            file: Rows; checksums are in the same name with .jsonl.
-            made_from: Everything that determines the bytes.
+            file: File of rows; checksums are in a file of the same name with the suffix .jsonl.
+            made_from: Everything that determines the rows.
             num_rows: Total rows.
             row_bytes: Size of a row.
             chunk: Rows per chunk.
             header: Bytes before the rows.
 
         Raises:
-            UsageError: The rows were made from something else, or the disk is too small.
+            UsageError: The rows have another `made_from`, or the disk is too small.
             FileProblemError: The file cannot be read or written.
         """
         self.file, self._row_bytes, self._header = file, row_bytes, header
@@ -316,7 +317,7 @@ class StoredRows:
             with file.open("a+b") as stream:
                 stream.truncate(min(stream.seek(0, os.SEEK_END), len(header) + num_rows * row_bytes))
             self._write_at(0, header)
-            # First rows of missing and damaged chunks.
+            # First row of each missing or damaged chunk.
             self.missing = [
                 start for start in self._rows if start not in known or zlib.crc32(self._read(start)) != known[start]
             ]
@@ -325,13 +326,13 @@ class StoredRows:
         needed = sum(self._rows[start] for start in self.missing) * row_bytes
         if needed > (free := shutil.disk_usage(file.parent).free):
             raise UsageError(
-                f"{file} needs {needed / 1e9:,.1f} GB more, and {file.parent} has {free / 1e9:,.1f} GB left.",
-                hint="Free some space, name another place as `out`, or store less.",
+                f"{file} needs {needed / 1e9:,.1f} GB more, but {file.parent} has only {free / 1e9:,.1f} GB free.",
+                hint="Free disk space, choose a path on another disk as `out`, or use a smaller vector format.",
             )
 
     def _known(self, made_from: dict[str, Any]) -> dict[int, int]:
-        """Return checksums by first row."""
-        if not self.file.exists():  # moved away when complete
+        """Return the checksum of each stored chunk by its first row."""
+        if not self.file.exists():  # a complete file was moved to its destination
             self._journal.unlink(missing_ok=True)
         records, _ = read_records(self._journal)
         settings = next((record for record in records if "made_from" in record), None)
@@ -345,7 +346,7 @@ class StoredRows:
             raise UsageError(
                 f"{self.file.parent} holds {sum(record.get('rows', 0) for record in records):,} rows of a run "
                 "with other input, model or options.",
-                hint="Finish that run with its own options, name another file as `out`, or remove the folder.",
+                hint="Finish that run with its original options, name another file as `out`, or remove the folder.",
             )
         return chunks
 
@@ -372,17 +373,17 @@ class StoredRows:
 
 @contextmanager
 def output_folder(out: Path, encoder: Encoder, *models: str, teachers: Sequence[Encoder] = ()) -> Iterator[None]:
-    """Lock `out` for these model folders.
+    """Lock `out`, in which the folders `models` will be replaced.
 
-    Raises `UsageError` if one holds data, `encoder` or a teacher, and `FileProblemError` if `out` is locked or
-    unwritable.
+    Raises `UsageError` if one of them holds data, `encoder` or a teacher, and `FileProblemError` if `out` is locked or
+    cannot be written.
     """
     for folder in (out / name for name in models):
         for file in sorted(folder.rglob("*")):
             if _DATA_ENDINGS.intersection(file.suffixes) and file.name not in ("vocab.txt", "merges.txt"):
                 problem = f"{file} is not a model file, and would be deleted with its folder."
                 raise UsageError(problem, hint="Move the file elsewhere, or name another folder as `out`.")
-        # A continued run would start from the replaced model.
+        # A resumed run would start from the replaced model.
         for model in (encoder, *teachers):
             source = local_path(model.name)
             if source.is_dir() and real_path(source).is_relative_to(real_path(folder)):

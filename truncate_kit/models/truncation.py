@@ -1,7 +1,7 @@
-"""Keep some of an encoder's blocks or word pieces exactly, count parameters, read all layers.
+"""Remove blocks or word pieces of an encoder exactly, count parameters, compute the states of all layers.
 
-WordPiece takes the longest piece, Unigram the best path, BPE the lowest merge: dropping unused candidates changes no
-choice and no vector.
+WordPiece chooses the longest piece, Unigram the best path, BPE the merge of lowest rank: removing candidates that are never
+chosen changes no token and no vector.
 """
 
 import contextlib
@@ -30,16 +30,16 @@ from truncate_kit.models.pipeline import quiet_transformers
 def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Encoder:
     """Return the encoder cut at `layer`: its embeddings and blocks 1 … layer.
 
-    Its output equals `hidden_states(batch)[layer]` of `encoder`, bitwise on CPU in float32.
+    Its token states equal `encoder.hidden_states(batch)[layer]`, bitwise on the CPU in float32.
 
     Args:
         encoder: Left unchanged.
         layer: From 0 (embeddings) to L.
-        copy_weights: False shares memory with `encoder`.
+        copy_weights: False: share the weights with `encoder`.
 
     Raises:
         LayerOutOfRangeError: The layer does not exist.
-        LayerNotHeldError: The model class cannot store this layer.
+        LayerNotHeldError: The model class cannot represent a cut at this layer.
     """
     truncated_config(encoder.backbone.config, layer)
     return keep(encoder, range(1, layer + 1), copy_weights=copy_weights)
@@ -48,18 +48,18 @@ def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Enco
 def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) -> Encoder:
     """Return the encoder with its embeddings and these blocks only.
 
-    Its output equals these blocks run in order, then any final norm, bitwise on CPU in float32. Poolings and heads
-    over layers are removed unless all blocks stay.
+    Its token states equal the result of these blocks in order and the final norm if there is one, bitwise on the CPU in
+    float32. Poolings and heads over layers are removed unless all blocks stay.
 
     Args:
         encoder: Left unchanged.
-        blocks: Rising numbers from 1 to L.
-        copy_weights: False shares memory with `encoder`.
+        blocks: Numbers from 1 to L in rising order.
+        copy_weights: False: share the weights with `encoder`.
 
     Raises:
         LayerOutOfRangeError: A block does not exist.
-        LayerNotHeldError: The model class cannot store these blocks.
-        ModelError: The numbers do not rise.
+        LayerNotHeldError: The model class cannot represent these blocks.
+        ModelError: The numbers are not in rising order.
     """
     whole, config = len(blocks) == encoder.depth, kept_config(encoder.backbone.config, blocks)
     weights = encoder.backbone.state_dict()
@@ -90,7 +90,7 @@ def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) 
 
 
 def layers_held(config: PretrainedConfig) -> tuple[int, ...]:
-    """Return the layers of 0 … L at which a cut model reloads exactly."""
+    """Return the layers from 0 … L at which a cut model can be saved and loaded exactly."""
     held = []
     for layer in range(config.num_hidden_layers + 1):
         with contextlib.suppress(LayerNotHeldError):
@@ -100,29 +100,30 @@ def layers_held(config: PretrainedConfig) -> tuple[int, ...]:
 
 
 def truncated_config(config: PretrainedConfig, layer: int) -> PretrainedConfig:
-    """Return a copy of `config` cut at `layer`."""
+    """Return the configuration of a model cut at `layer`. Raises as `truncate`."""
     if not 0 <= layer <= config.num_hidden_layers:
         raise LayerOutOfRangeError(layer, config.num_hidden_layers, lowest=family_of(config).lowest_layer)
     return kept_config(config, range(1, layer + 1))
 
 
 def kept_config(config: PretrainedConfig, blocks: Sequence[int]) -> PretrainedConfig:
-    """Return a copy of `config` with these blocks. Raises as `keep`."""
+    """Return the configuration of a model with these blocks only. Raises as `keep`."""
     family, depth, blocks = family_of(config), config.num_hidden_layers, list(blocks)
     for block in blocks:
         if not 1 <= block <= depth:
             raise LayerOutOfRangeError(block, depth, block=True)
     if blocks != sorted(set(blocks)):
         raise ModelError(
-            f"The blocks {', '.join(map(str, blocks))} do not rise.", hint="Name each block once, the lowest first."
+            f"The blocks {', '.join(map(str, blocks))} are not in rising order.",
+            hint="Name each block once, the lowest first.",
         )
     if len(blocks) < family.lowest_layer:
         raise LayerNotHeldError(
-            f"A {family.name} model cannot be stored at layer {len(blocks)}: its class does not work without blocks.",
+            f"A {family.name} model cannot be cut at layer {len(blocks)}: its class does not work without blocks.",
             hint=f"Use a layer from {family.lowest_layer} to {depth}.",
         )
     kept = copy.deepcopy(config)
-    if getattr(config, "layer_types", None) is not None:  # reloads refuse another length
+    if getattr(config, "layer_types", None) is not None:  # transformers refuses a list of another length
         kept.layer_types = [config.layer_types[block - 1] for block in blocks]
     if 0 < len(blocks) < depth and family.keep_blocks is not None:
         family.keep_blocks(kept, blocks)
@@ -131,9 +132,9 @@ def kept_config(config: PretrainedConfig, blocks: Sequence[int]) -> PretrainedCo
     setattr(kept, family.num_items, len(set(items)))
     if family.items(kept) != [sorted(set(items)).index(item) for item in items]:
         raise LayerNotHeldError(
-            f"This {family.name} model shares groups of weights between layers; with the blocks "
-            f"{', '.join(map(str, blocks))} alone, a reloaded model would give them others.",
-            hint="Keep as many blocks of each group, or cut at another layer.",
+            f"This {family.name} model shares weights within groups of blocks. If only blocks "
+            f"{', '.join(map(str, blocks))} stay, a reloaded model would assign them to other groups.",
+            hint="Keep equally many blocks of each group, or cut at another layer.",
         )
     return kept
 
@@ -144,7 +145,7 @@ def _items(config: PretrainedConfig, blocks: Sequence[int]) -> list[int]:
 
 
 def _kept_names(config: PretrainedConfig, weights: Iterable[str], blocks: Sequence[int]) -> dict[str, str]:
-    """Map the names of kept weights to their new names."""
+    """Map the name of each kept weight to its name in the smaller model."""
     family = family_of(config)
     prefix, places = f"{family.blocks}.", {item: n for n, item in enumerate(sorted(set(_items(config, blocks))))}
     kept = {}
@@ -159,9 +160,9 @@ def _kept_names(config: PretrainedConfig, weights: Iterable[str], blocks: Sequen
 
 
 def parameters_kept(config: PretrainedConfig) -> tuple[int | None, ...]:
-    """Count the parameters at each layer 0 … L, pooler excluded; None for layers that cannot be stored.
+    """Count the parameters of a model cut at each layer 0 … L, pooler excluded; None if a cut is impossible.
 
-    config: The backbone's, such as `encoder.backbone.config`.
+    config: The configuration of the backbone, such as `encoder.backbone.config`.
     """
     held, pooler = layers_held(config), f"{family_of(config).pooler}."
     named = _meta_model(config).named_parameters()
@@ -183,7 +184,7 @@ def paper_parameters(config: PretrainedConfig, layer: int) -> int:
     Excluded: ELECTRA's `embeddings_project`, DeBERTa's `rel_embeddings` and convolution, final norms and poolers.
 
     Args:
-        config: The backbone's, such as `encoder.backbone.config`.
+        config: The configuration of the backbone, such as `encoder.backbone.config`.
         layer: Number of first blocks.
     """
     if not 0 <= layer <= config.num_hidden_layers:
@@ -195,14 +196,14 @@ def paper_parameters(config: PretrainedConfig, layer: int) -> int:
     return sum(parameter.numel() for part in parts for parameter in part.parameters())
 
 
-State = dict[str, Any]  # of tokenizer.json
-_KEEP = "Leave the vocabulary as it is."
+State = dict[str, Any]  # content of tokenizer.json
+_KEEP = "Keep the full vocabulary of this model."
 
 
 def keep_words(encoder: Encoder, texts: Sequence[str]) -> Encoder:
-    """Return a copy with the word pieces that these texts need, see `kept_pieces`.
+    """Return a copy of the encoder with only the word pieces that these texts need, see `kept_pieces`.
 
-    Texts of kept pieces keep their vectors, bitwise on CPU in float32; other texts are split into kept pieces.
+    Texts made of kept pieces keep their vectors, bitwise on the CPU in float32. Other texts are split into kept pieces.
 
     Args:
         encoder: Left unchanged.
@@ -223,15 +224,15 @@ def keep_words(encoder: Encoder, texts: Sequence[str]) -> Encoder:
 
 
 def piece_ids(encoder: Encoder, texts: Sequence[str]) -> list[list[int]]:
-    """Return piece ids with prompt and special tokens, uncut."""
+    """Return the token ids of each text, with prompt and special tokens, not truncated."""
     return replace(encoder.reader, max_length=10**9).token_ids(texts)
 
 
 def kept_pieces(encoder: Encoder, used: Iterable[int]) -> list[int]:
-    """Return the rising ids of `used` and of all pieces that any text may need.
+    """Return the sorted ids of `used` pieces and of all pieces that any text may need.
 
-    Always kept: added and special tokens, prompts, single characters or bytes, parts of merges, and the piece that
-    scores unknown characters. Raises as `keep_words`.
+    Always kept: added and special tokens, prompts, single characters or bytes, intermediate pieces of merges, and the
+    piece that determines the score of unknown characters. Raises as `keep_words`.
     """
     tokenizer, config = encoder.reader.tokenizer, encoder.backbone.config
     if not tokenizer.is_fast:
@@ -255,7 +256,7 @@ def kept_pieces(encoder: Encoder, used: Iterable[int]) -> list[int]:
 
 
 def keep_pieces(encoder: Encoder, pieces: Sequence[int]) -> Encoder:
-    """Return a copy with these pieces only, numbered from 0."""
+    """Return a copy of the encoder with these pieces only, numbered from 0 in this order."""
     new = {piece: place for place, piece in enumerate(pieces)}
     kept = keep(encoder, range(1, encoder.depth + 1))
     kept.tokenizer = _renumbered(encoder, new)
@@ -287,34 +288,34 @@ def _is_single(name: str) -> bool:
 
 
 def _for_word_piece(tokenizer: PreTrainedTokenizerBase, model: State, _: set[str]) -> Iterator[str]:
-    """Yield characters at and after a word's start, and pieces with an unknown first character.
+    """Yield pieces of one character, and pieces that begin with an unknown character.
 
-    Raises `ModelError` for unknown characters elsewhere: other pieces decide whether such words are known.
+    Raises `ModelError` for unknown characters elsewhere: without other pieces, such words could become unknown.
     """
     prefix, vocabulary, special = model["continuing_subword_prefix"], model["vocab"], set(tokenizer.all_special_tokens)
     for name in vocabulary:
         inside = name.startswith(prefix) and name != prefix
         body = name.removeprefix(prefix) if inside else name
-        lost = [at for at, one in enumerate(body) if (prefix if inside or at else "") + one not in vocabulary]
-        if len(body) == 1 or lost == [0]:
+        unknown = [n for n, char in enumerate(body) if (prefix if inside or n else "") + char not in vocabulary]
+        if len(body) == 1 or unknown == [0]:
             yield name
-        elif lost and name not in special and _is_word(tokenizer, f"a{body}" if inside else body):
+        elif unknown and name not in special and _is_word(tokenizer, f"a{body}" if inside else body):
             raise ModelError(
-                f"The word piece {name} has the character {body[lost[-1]]}, which is no piece itself: without other "
-                "pieces, words with it could become unknown.",
+                f"The word piece {name} has the character {body[unknown[-1]]}, which is not in the vocabulary itself: "
+                "without other pieces, words with this character could become unknown.",
                 hint=_KEEP,
             )
 
 
 def _is_word(tokenizer: Any, text: str) -> bool:
-    """Return whether the model may see this text as one word."""
+    """Return whether the tokenizer may treat this text as one word."""
     normalizer, splitter = tokenizer.backend_tokenizer.normalizer, tokenizer.backend_tokenizer.pre_tokenizer
     kept = normalizer is None or normalizer.normalize_str(text) == text
     return kept and (splitter is None or len(splitter.pre_tokenize_str(text)) == 1)
 
 
 def _for_unigram(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> Iterator[str]:
-    """Yield characters, pieces with unknown characters, and the piece that scores unknown characters."""
+    """Yield characters, pieces with unknown characters, and the piece that sets the score of unknown characters."""
     vocabulary = model["vocab"]
     yield min(vocabulary, key=lambda entry: entry[1])[0]
     if model["unk_id"] is not None:
@@ -324,9 +325,9 @@ def _for_unigram(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> Iter
 
 
 def _for_bpe(_: PreTrainedTokenizerBase, model: State, words: set[str]) -> Iterator[str]:
-    """Yield characters, bytes, and intermediate merges.
+    """Yield characters, bytes, and the intermediate pieces of merges.
 
-    Merges never cross final pieces, so each is merged independently.
+    Merges never cross final pieces, so each piece in `words` is merged independently.
     """
     if model["continuing_subword_prefix"] or model["end_of_word_suffix"]:
         raise ModelError("This BPE tokenizer uses a subword prefix or an end-of-word suffix.", hint=_KEEP)
@@ -352,7 +353,7 @@ _RULES: dict[str, Callable[[PreTrainedTokenizerBase, State, set[str]], Iterator[
 
 
 def _places(state: State) -> Iterator[tuple[Any, Any]]:
-    """Yield container and key or index of ids outside the vocabulary."""
+    """Yield the container and the key or index of each token id outside the vocabulary."""
     yield from ((token, "id") for token in state["added_tokens"])
     if state["padding"] is not None:
         yield state["padding"], "pad_id"
@@ -386,15 +387,15 @@ def _renumbered(encoder: Encoder, new: dict[int, int]) -> PreTrainedTokenizerBas
     return cast(PreTrainedTokenizerBase, tokenizer)
 
 
-# Texts sorted by length together.
+# Number of texts that are sorted by length together.
 WINDOW_TEXTS = 16_384
-# Per batch, with padding; 13 layers of width 768 take 330 MB.
+# Tokens per batch, with padding; 13 layers of width 768 take 330 MB.
 BATCH_TOKENS = 8_192
 
 
 StateBatch = tuple[list[int], Tensor, tuple[Tensor, ...], Tensor]
-"""Indices of the batch's texts, pooled states (L', b, d) in float32 on the CPU, L' token states (b, t, d) and mask
-(b, t) on the device."""
+"""Indices of the batch's texts, pooled states (L', b, d) in float32 on the CPU, and on the device, L' token states
+(b, t, d) and the mask (b, t)."""
 
 
 def iter_states(
@@ -407,13 +408,13 @@ def iter_states(
     batch_size: int = 64,
     progress: Progress = silent,
 ) -> Iterator[tuple[StateBatch, ...]]:
-    """Yield each encoder's states of the same texts, all layers, not in the order of `texts`.
+    """Yield batches with the states of all layers of each encoder, sorted by text length.
 
-    batch_size: Texts at most, see `BATCH_TOKENS`. raw: see `Encoder.hidden_states`. Raises `UsageError`.
+    batch_size: Most texts per batch, see also `BATCH_TOKENS`. raw: See `Encoder.hidden_states`. Raises `UsageError`.
     """
     if pooling is not None:
         check_pooling(pooling)
-    task = "Reading states of " + " and ".join(encoder.name for encoder in encoders)
+    task = "Computing states of " + " and ".join(encoder.name for encoder in encoders)
     done = 0
     for start in range(0, len(texts), WINDOW_TEXTS):
         window = texts[start : start + WINDOW_TEXTS]
@@ -426,7 +427,7 @@ def iter_states(
         for chunk in batches:
 
             def read(part: Sequence[int]) -> tuple[StateBatch, ...]:
-                results, places = [], [start + place for place in part]  # noqa: B023  # called within the turn
+                results, places = [], [start + place for place in part]  # noqa: B023  # called in this iteration
                 for encoder, rows in zip(encoders, ids, strict=True):  # noqa: B023  # as above
                     with torch.inference_mode(), evaluating(encoder):
                         batch = encoder.pad([rows[place] for place in part])
@@ -455,18 +456,18 @@ def layer_states(
 
     Args:
         encoder: The model.
-        texts: To read.
-        pooling: By default the encoder's own.
-        raw: Leave out the final norm, see `Encoder.hidden_states`.
-        up_to: Highest layer to run.
-        prompt: Put the model's default prompt first.
-        batch_size: Texts per batch at most.
+        texts: Texts to encode.
+        pooling: By default the encoder's `state_pooling`.
+        raw: Omit the final norm, see `Encoder.hidden_states`.
+        up_to: Highest layer to compute, by default the last.
+        prompt: Prepend the model's default prompt.
+        batch_size: Most texts per batch.
         progress: See `ProgressOption`.
 
     Raises:
         UsageError: Invalid pooling, batch size or text.
         LayerOutOfRangeError: `up_to` does not exist.
-        LayerNotHeldError: The model cannot be cut there.
+        LayerNotHeldError: The model cannot be cut at `up_to`.
     """
     progress, texts = reporter(progress), listed_texts(texts)
     if up_to is not None:
@@ -485,9 +486,9 @@ Call = tuple[nn.Module, list[Any], dict[str, Any]]
 
 
 class BlockRunner:
-    """Run the blocks of an encoder over one batch, as `keep(encoder, blocks)` would.
+    """Run single blocks of an encoder on one batch, with the same results as `keep(encoder, blocks)`.
 
-    Subsets share results: `run(3, run(1, runner.embedded))` serves every subset that starts with blocks 1 and 3.
+    Subsets share results: `run(3, run(1, runner.embedded))` serves all subsets that start with blocks 1 and 3.
 
     Attributes:
         embedded: States before block 1, (b, t, d).
@@ -497,7 +498,7 @@ class BlockRunner:
 
     @torch.inference_mode()
     def __init__(self, encoder: Encoder, batch: Batch) -> None:
-        """Record the calls of all blocks."""
+        """Run the encoder once, and record the call of each block."""
         blocks = list(encoder.backbone.get_submodule(encoder.family.blocks).children())
         first_only = next(
             (m for name, m in encoder.backbone.named_modules() if name == encoder.family.only_first), None
@@ -530,6 +531,6 @@ class BlockRunner:
 
     @torch.inference_mode()
     def vectors(self, states: Tensor) -> Tensor:
-        """Return sentence vectors (b, out) of the last kept block's states."""
+        """Return sentence vectors (b, out) from the states after the last kept block."""
         norm = self._encoder.final_norm
         return self._encoder.from_states(states if norm is None else norm(states), self.mask)
