@@ -28,8 +28,8 @@ UNKNOWN = "A drop of similarity scores at the end of this model is neither predi
             0.8,
             "from layer 6 on: CKA to mini-bert drops (0.91 in the lower half, 0.50",
         ),
-        (DISCRIMINATOR, BERT | SHRINKING, 6, 0.8, "says so too; confidence 0.80, not calibrated."),
-        (EARLY, BERT | SHRINKING, 5, None, "says so too"),  # 5 is the first below 0.83 − 0.15
+        (DISCRIMINATOR, BERT | SHRINKING, 6, 0.8, "agrees; confidence 0.80, not calibrated."),
+        (EARLY, BERT | SHRINKING, 5, None, "agrees"),  # 5 is the first below 0.83 − 0.15
         (GENERATOR, BERT, None, None, UNKNOWN),
         (ALIKE, BERT, None, 0.9, UNKNOWN),
         (GENERATOR, BERT | SHRINKING, None, 0.5, "; the effective rank of the last layer"),
@@ -39,15 +39,15 @@ UNKNOWN = "A drop of similarity scores at the end of this model is neither predi
             BERT | STEADY,
             None,
             None,
-            "at the last layer); the effective rank of the last layer against the middle (0.86) says otherwise",
+            "at the last layer); the effective rank of the last layer against the middle (0.86) disagrees",
         ),
-        (DISCRIMINATOR, BERT | SHRINKING | {"untrained_spearman": range(40, 49)}, None, 0.55, "says otherwise"),
+        (DISCRIMINATOR, BERT | SHRINKING | {"untrained_spearman": range(40, 49)}, None, 0.55, "disagrees"),
         (DISCRIMINATOR, SHRINKING, 6, None, "CKA to the model's own middle layer drops"),
         (DISCRIMINATOR, BERT | SHRINKING | {"high": DISCRIMINATOR}, 6, 0.8, ""),
         (DISCRIMINATOR, BERT | SHRINKING | {"high": (1.0,) * 8 + (0.77,)}, 6, 0.5, ""),  # a wide interval
         (DISCRIMINATOR, BERT | SHRINKING | {"anisotropy": (0.5,) * 9}, 6, 0.65, ""),  # disagrees
         (DISCRIMINATOR, BERT | SHRINKING | {"anisotropy": (0.5,) * 8 + (0.96,)}, 6, 0.8, ""),
-        (ALIKE, BERT | STEADY, None, 0.9, "says so too"),
+        (ALIKE, BERT | STEADY, None, 0.9, "agrees"),
         (ALIKE, BERT | STEADY | {"block_influence": (0.1,) * 7 + (0.4,)}, None, 0.7, ""),
         ((None, *DISCRIMINATOR[1:]), BERT, 6, 0.65, ""),
     ],

@@ -1,13 +1,13 @@
-"""Centred kernel alignment between all layers of two models, in memory or streamed.
+"""Centred kernel alignment (CKA) between all layers of two models, computed in memory or streamed.
 
-Streamed HSIC needs only sums over the texts. Let z, w be the states of two layers minus the first batch's means, and
-m, p their remaining means:
+CKA is a normalised Hilbert-Schmidt independence criterion (HSIC). Streamed HSIC needs only sums over the n texts. Let
+z, w be the states of two layers minus the means of the first batch, and m, p the means of z, w:
 
     ⟨K, L⟩  = ‖Σ z wᵀ − n m pᵀ‖²     (K, L: centred Gram matrices)
     k · l   = Σ |z − m|² |w − p|²     (k, l: their diagonals)
 
 The unbiased HSIC follows from these sums, Σ k and Σ l, because centred Gram matrices have zero row sums. The product
-of the rows [z, |z|², 1] and [w, |w|², 1], summed over the texts, holds all of them.
+of the rows [z, |z|², 1] and [w, |w|², 1], summed over the texts, contains all these sums.
 """
 
 import itertools
@@ -30,12 +30,12 @@ from truncate_kit.core.errors import (
     undefined_cka,
 )
 
-GRAM_OVERHEAD = 4  # slowdown per operation of layer-by-layer products of tiles
-FEATURE_BYTES = 2 << 30  # limit for sums of feature products
-ROUNDING = 1e-5  # relative; smaller differences between texts are rounding
-MEDIAN_TEXTS = 2048  # texts for the median distance
+GRAM_OVERHEAD = 4  # slowdown of each operation in products of tiles
+FEATURE_BYTES = 2 << 30  # memory limit for sums of feature products
+ROUNDING = 1e-5  # relative; smaller differences between texts count as rounding errors
+MEDIAN_TEXTS = 2048  # number of texts for the median distance
 TILE = 256  # rows and columns: float32 tiles of 26 layers, 7 MB, fit in cache
-# Adding to L² d² float64 sums costs as much as a product of some 200 texts.
+# Texts per update: adding to L² d² float64 sums costs as much as products of 200 texts.
 BUFFERED_TEXTS = 2048
 PRODUCT_TEXTS = 512  # texts in one float32 product; fewer are more exact, more are faster
 
@@ -59,7 +59,8 @@ def cka_matrix(
         estimator: "debiased" (arXiv:2010.15327, eq. 3), or "biased" (high even between random states if n ≪ d).
         kernel: "linear", or "rbf" with σ = bandwidth × median distance of the layer.
         bandwidth: Unitless.
-        undefined: "raise", or return "nan", for constant or equidistant states (RBF: if most texts share a state).
+        undefined: "raise" an error or return "nan" for constant or equidistant states (RBF: if most texts share a
+            state).
 
     Returns:
         (Lx, Ly) float64; debiased values can be slightly below 0 or above 1.
@@ -92,15 +93,15 @@ def compare_layers(
     level: float = 0.95,
     seed: int = 0,
 ) -> tuple[Curve, tuple[Row, ...]]:
-    """Compare all layers of a model with all layers of a reference, or with each other; see `cka_matrix`.
+    """Return a CKA curve with confidence intervals, and the CKA of all layer pairs (model, reference).
 
-    layers: reference layers of the curve, by default at the same relative depth. outliers: dimensions of largest
-    variance to set to 0 per layer. blocks: groups of texts for jackknife intervals, 0 or at least 2. Returns the curve
-    and CKA of all layer pairs (model, reference); undefined values are None.
+    layers: Reference layer for each layer of the curve, by default at the same relative depth. outliers: Number of
+    dimensions of largest variance to set to 0 at each layer. blocks: Number of text groups for jackknife intervals, 0
+    or at least 2. See `cka_matrix` for the rest; undefined values are missing.
     """
     models = _prepared(states_x, states_y, estimator, kernel, outliers)
     depth, count, _ = models[0].shape
-    if blocks:  # files are often ordered by source
+    if blocks:  # shuffle, as files are often ordered by source
         # A bootstrap would repeat texts, which breaks the debiasing.
         order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
         models = [model[:, order] for model in models]
@@ -115,7 +116,7 @@ def compare_layers(
 def _prepared(
     states_x: Tensor, states_y: Tensor | None, estimator: str, kernel: str, outliers: int = 0
 ) -> list[Tensor]:
-    """Return prepared states of one or two models in one dtype, float64 for RBF."""
+    """Check and `prepare` the states of one or two models, in float64 for RBF."""
     known_name("estimator", estimator, get_args(Estimator))
     known_name("kernel", kernel, get_args(Kernel))
     models = check_states(states_x, states_y)
@@ -157,7 +158,7 @@ def _features_cost_less(models: list[Tensor]) -> bool:
 
 
 def relative_layers(depth: int, reference_depth: int) -> tuple[int, ...]:
-    """Return each layer's nearest reference layer in relative depth; ties go to the lower."""
+    """Return for each layer the reference layer nearest in relative depth; ties go to the lower."""
     if depth == 0:
         return (0,)
     return tuple((2 * layer * reference_depth + depth - 1) // (2 * depth) for layer in range(depth + 1))
@@ -166,7 +167,7 @@ def relative_layers(depth: int, reference_depth: int) -> tuple[int, ...]:
 def jackknife_error(left_out: Tensor) -> Tensor:
     """Return the delete-a-block jackknife standard error (Efron and Stein 1981), √((G − 1)/G Σ (value − mean)²).
 
-    left_out: (G, *shape), one value per left-out block; G equal blocks of texts.
+    left_out: (G, *shape), the values without each of G equal blocks of texts.
     """
     blocks = left_out.shape[0]
     return ((blocks - 1) / blocks * (left_out - left_out.mean(0)).square().sum(0)).sqrt()
@@ -193,7 +194,7 @@ def require_finite(values: Tensor) -> None:
 
 
 def _unit_scale(states: Tensor) -> Tensor:
-    """Return exact scales, powers of two (L, 1, 1), that bring each layer of (L, n, d) near magnitude 1."""
+    """Return powers of two (L, 1, 1) that scale the largest entry of each layer to about 1, exactly."""
     largest = torch.maximum(states.amax((1, 2)), -states.amin((1, 2)))
     exponents = torch.frexp(largest).exponent.clamp(-126, 126).tolist()
     return states.new_tensor([2.0**-exponent for exponent in exponents])[:, None, None]
@@ -206,7 +207,7 @@ def prepare(states: Tensor) -> Tensor:
     """
     mean, scale = states.mean(1, keepdim=True), _unit_scale(states)
     centred, mean = (states - mean).mul_(scale), mean * scale
-    # Norms first, squared in float64: large outlier dimensions would overflow.
+    # Square in float64: large outlier dimensions would overflow.
     length = torch.linalg.vector_norm(centred, dim=-1).double().square().mean(1).sqrt()
     require_finite(length)
     size = (length.square() + mean.double().square().sum((1, 2))).sqrt()
@@ -215,16 +216,16 @@ def prepare(states: Tensor) -> Tensor:
 
 
 def outlier_mask(states: Tensor, count: int) -> Tensor:
-    """Return a mask (L, 1, d), 0 at each layer's `count` dimensions of largest variance, else 1.
+    """Return a mask (L, 1, d): 0 at the `count` dimensions of largest variance of each layer, else 1.
 
-    Ranks centred states as in "All Bark and No Bite" (arXiv:2109.04404).
+    Source: "All Bark and No Bite" (arXiv:2109.04404).
     """
     kept = states.new_ones(states.shape[0], 1, states.shape[2])
     return kept.scatter_(-1, states.var(1).topk(count, dim=-1).indices[:, None, :], 0.0)
 
 
 def _hsic_of_sums(product: Tensor, rows: Tensor, totals: Tensor, count: int, *, debiased: bool) -> Tensor:
-    """Return HSIC from Σ K∘L, products of row sums, and products of totals of two kernels.
+    """Return the HSIC of two kernels from Σ K∘L, the sum of products of row sums, and the product of totals.
 
     Biased: tr(K H L H) / (n − 1)² (Gretton et al. 2005). Debiased: arXiv:2010.15327, eq. 3, sums without diagonals.
     """
@@ -235,15 +236,15 @@ def _hsic_of_sums(product: Tensor, rows: Tensor, totals: Tensor, count: int, *, 
 
 
 def _meaningful(own: Tensor, mean_squares: Tensor, precision: float) -> Tensor:
-    """Set own HSIC terms (L,) within rounding error to 0 (constant or equidistant states).
+    """Set the HSIC of a layer with itself to 0 if it is a rounding error (constant or equidistant states).
 
-    mean_squares: mean squared lengths (L,) of centred states. precision: relative error of products.
+    mean_squares: Mean squared lengths (L,) of centred states. precision: Relative error of products.
     """
     return torch.where(own <= precision * mean_squares.square(), 0.0, own)
 
 
 def _normalised(cross: Tensor, own_x: Tensor, own_y: Tensor, undefined: Undefined) -> Tensor:
-    """Return cross / √(own_x[:, None] · own_y). Own terms up to 0 give NaN, or raise `DataError`."""
+    """Return cross / √(own_x[:, None] · own_y). Values ≤ 0 in own_x or own_y give NaN, or raise `DataError`."""
     for own, side in ((own_x, "the model"), (own_y, "the reference")):
         if undefined == "raise" and (layers := (~(own > 0)).nonzero().flatten().tolist()):
             same = "the same for every text (for most texts, under the RBF kernel)"
@@ -253,7 +254,7 @@ def _normalised(cross: Tensor, own_x: Tensor, own_y: Tensor, undefined: Undefine
 
 
 def _cka_of(hsic: Tensor, layers_x: int, undefined: Undefined = "nan") -> Tensor:
-    """Compute CKA (Lx, Ly) from HSIC of all layers: `layers_x` of the model, then any of a reference."""
+    """Return CKA (Lx, Ly) from HSIC of all layers: `layers_x` of the model, then the layers of a reference, if any."""
     own = torch.diagonal(hsic)
     others = slice(layers_x, None) if len(hsic) > layers_x else slice(None)
     return _normalised(hsic[:layers_x, others], own[:layers_x], own[others], undefined)
@@ -262,15 +263,15 @@ def _cka_of(hsic: Tensor, layers_x: int, undefined: Undefined = "nan") -> Tensor
 def gram_hsic(
     models: Sequence[Tensor], *, kernel: str = "linear", bandwidth: float = 1.0, groups: int = 1, debiased: bool
 ) -> list[Tensor]:
-    """Return HSIC of all layer pairs, (L, L) float64: on all texts, then without each group.
+    """Return HSIC of all layer pairs, (L, L) float64, on all texts and then without each group of texts.
 
-    models: prepared states (L_m, n, d_m) of one float type. RBF: exp(−|x − y|² / 2σ²), σ = bandwidth × median distance
+    models: Prepared states (L_m, n, d_m) of one dtype. RBF: exp(−|x − y|² / 2σ²), σ = bandwidth × median distance
     (Kornblith et al., arXiv:1905.00414).
     """
     count = models[0].shape[1]
     bounds = list(itertools.pairwise(torch.linspace(0, count, groups + 1).round().long().tolist()))
     products, rows, diagonal = _gram_sums(models, bounds, bandwidth if kernel == "rbf" else None)
-    found = []
+    matrices = []
     for without in (None, *(range(groups) if groups > 1 else ())):
         product, row, own, left = products.sum((0, 1)), rows.sum(-1), diagonal, count
         if without is not None:
@@ -284,14 +285,14 @@ def gram_hsic(
         hsic = _hsic_of_sums(product, row @ row.mT, totals[:, None] * totals[None, :], left, debiased=debiased)
         values = torch.diagonal(hsic)
         values.copy_(_meaningful(values, own.mean(1), torch.finfo(models[0].dtype).eps))
-        found.append(hsic)
-    return found
+        matrices.append(hsic)
+    return matrices
 
 
 def _gram_sums(
     models: Sequence[Tensor], bounds: Sequence[tuple[int, int]], bandwidth: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Sum the kernels of all layers by G groups of texts; RBF if bandwidth is given.
+    """Return sums of the kernels K, L of all layers by G groups of texts; RBF kernels if a bandwidth is given.
 
     Returns:
         Σ K∘L over i ≠ j by the groups of i and j (G, G, L, L), Σ K_ij over j ≠ i in each group (L, n, G), and K_ii
@@ -333,7 +334,7 @@ def _gram_sums(
 
 
 def _median_distance(states: Tensor) -> Tensor:
-    """Return the median Euclidean distance (L,) between texts, states (L, n, d)."""
+    """Return the median distance between texts (L,)."""
     if states.shape[1] > MEDIAN_TEXTS:
         states = states[:, torch.linspace(0, states.shape[1] - 1, MEDIAN_TEXTS).long()]
     return states.new_tensor([float(np.median(torch.pdist(layer))) for layer in states])
@@ -345,8 +346,8 @@ def _split(start: int, stop: int) -> list[tuple[int, int]]:
 
 
 def _products(tile: Tensor) -> Tensor:
-    """Sum the products of all layer pairs, (L, L) float64."""
-    # Runs of about a thousand terms, their sum in float64: fast, with errors near 1e-8.
+    """Return Σ K∘L over a tile for all layer pairs, (L, L) float64."""
+    # Sum a thousand terms in float32, these sums in float64: fast, with errors near 1e-8.
     parts = math.gcd(tile.shape[1], 64)
     runs = tile.view(tile.shape[0], parts, -1).transpose(0, 1)
     return torch.bmm(runs, runs.mT).sum(0, dtype=torch.float64)
@@ -363,9 +364,9 @@ def _product(z: Tensor, w: Tensor) -> Tensor:
 
 
 class StreamedCKA:
-    """Accumulates linear CKA between the layers of two models, or of one with itself, batch by batch.
+    """Accumulates linear CKA between the layers of two models, or of one model with itself, batch by batch.
 
-    Equals `cka_matrix` over all texts; memory is 8 Σ dx dy bytes over the layer pairs and a buffer.
+    The result equals `cka_matrix` on all texts. Memory: 8 dx dy bytes per layer pair, and a buffer.
 
     Args:
         estimator: "debiased" or "biased".
@@ -380,7 +381,7 @@ class StreamedCKA:
         self._pairs = None if pairs is None else list(pairs)
         self.count = self._waiting = 0
         self._shifts: list[Tensor] = []  # means of each model's first batch (L, 1, d)
-        self._scales: list[Tensor] = []  # unscaled, squares overflow
+        self._scales: list[Tensor] = []  # scales that keep squares from overflowing
         self._pending: list[list[Tensor]] = []  # shifted batches of each model
         self._sums: dict[tuple[int, int, int, int], Tensor] = {}  # by model, layer, model, layer
 
@@ -390,8 +391,8 @@ class StreamedCKA:
         if not self._shifts:
             self._start(batches)
         if [batch.shape[::2] for batch in batches] != [shift.shape[::2] for shift in self._shifts]:
-            hint = "Feed all batches of one model, or of the same two, to one accumulator."
-            raise UsageError("This batch differs from the first in models, layers or widths.", hint=hint)
+            hint = "Use a separate `StreamedCKA` for each model or pair of models."
+            raise UsageError("This batch differs from the first in models, layers or dimensions.", hint=hint)
         for parts in zip(*(torch.split(batch, BUFFERED_TEXTS, 1) for batch in batches), strict=True):
             rows = zip(parts, self._shifts, self._scales, self._pending, strict=True)
             for part, shift, scale, pending in rows:
@@ -402,9 +403,9 @@ class StreamedCKA:
                 self._flush()
 
     def result(self, *, undefined: Undefined = "raise") -> Tensor:
-        """Return float64 CKA of all pairs (Lx, Ly), or of given pairs (P,); more batches may follow.
+        """Return the CKA of all layer pairs (Lx, Ly), or of `pairs` (P,), in float64; more batches may follow.
 
-        Raises `ModelError`, and `DataError` for too few texts or undefined CKA unless undefined="nan".
+        Raises `ModelError` on NaN or infinity, and `DataError` for fewer than four texts or undefined CKA.
         """
         if self.count < 4:
             raise too_few_texts(self.count)
@@ -448,7 +449,7 @@ class StreamedCKA:
         self._waiting = 0
 
     def _own(self, model: int) -> Tensor:
-        """Return HSIC of each layer with itself (L,), 0 for constant states and infinite for unpaired layers.
+        """Return HSIC of each layer with itself (L,): 0 for constant states, infinite for layers in no pair.
 
         Raises `ModelError` on NaN or infinity.
         """

@@ -1,4 +1,4 @@
-"""Profile the layers of a model before training, in one pass."""
+"""Measure the layers of a model before training, in one pass over the texts."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.evaluation.retrieval import Reader
 
-ANALYSED_TEXTS = 2000  # enough for intervals of a few hundredths
-SAMPLE_TEXTS = 4_096  # for the matrix of all layer pairs when streaming
+ANALYSED_TEXTS = 2000  # enough for CKA intervals of a few hundredths
+SAMPLE_TEXTS = 4_096  # for the CKA matrix of all layer pairs when streaming
 IN_MEMORY_BYTES = 512 << 20  # for states of both models; comparing takes about four times more
-IN_MEMORY_TEXTS = 10_000  # beyond, in-memory comparison, being quadratic, is slower than a second pass
+IN_MEMORY_TEXTS = 10_000  # with more texts, a second pass is faster than the quadratic comparison
 PAIRS_AT_A_TIME = 4_096  # 330 MB for 13 layers of width 768
-# Equal float32 states have cosines within 1e-13. Wider than in `tied`, which compares single pairs.
+# Cosines of equal float32 states differ by at most 1e-13. Wider than in `tied`, which compares two values.
 CONSTANT_COSINES = 1e-9
 
 
@@ -67,7 +67,7 @@ def profile(
         texts: By default the texts of `pairs`, else of `retrieval`; duplicates, which bias CKA, are removed.
         reference: A model without a drop, ideally a masked language model of the same depth; by default the encoder's
             middle layer (less reliable).
-        pairs: Graded pairs, for untrained Spearman.
+        pairs: Graded pairs, to compute untrained Spearman.
         retrieval: Queries and documents to search with untrained states; the set's metric chooses the best layer.
         settings: Settings of the analysis.
         progress: True for bars and logs, or a callable.
@@ -104,9 +104,9 @@ def profile(
     narrowest = min(model.width for model in models)
     if settings.outliers >= narrowest:
         hint = "Use 0 for none, or 1 to 5."
-        raise UsageError(f"Cannot leave out {settings.outliers} of {narrowest} dimensions.", hint=hint)
+        raise UsageError(f"Cannot exclude {settings.outliers} of {narrowest} dimensions as outliers.", hint=hint)
     streamed = _is_streamed(settings, models, len(drawn))
-    blocks = settings.intervals  # at least 2; four texts in each (streamed), or without any one
+    blocks = settings.intervals  # at least 2; CKA needs four texts in each (streamed) or without each
     blocks = blocks if blocks > 1 and len(drawn) >= max(8, (4 if streamed else 2) * blocks) else 0
     watch, measure = reporter(progress), _streamed if streamed else _in_memory
     measured, (states, *_) = measure(models, drawn, settings, blocks, watch)
@@ -149,22 +149,22 @@ def profile(
 def predicted_drop(
     encoder: Encoder, texts: Sequence[str], *, pairs: "Sequence[TextPair] | None" = None, max_length: int | None = None
 ) -> DropPrediction | None:
-    """Return the prediction of `profile` with the default reference of this model.
+    """Return the drop that `profile` predicts with the default reference of this model.
 
-    Reads up to `ANALYSED_TEXTS` texts, or graded pairs with that many. No prediction for models of one block and scores
-    of only 0 and 1.
+    Uses up to `ANALYSED_TEXTS` texts, from `pairs` if possible. No prediction for models of one block, or for
+    scores of only 0 and 1.
     """
     usual = default_reference(encoder.name)
     reference = load_encoder(usual, max_length=max_length) if usual else None
     settings = AnalysisSettings(max_texts=ANALYSED_TEXTS)
     if pairs:
-        with suppress(DataError):  # equal scores; profiling the texts raises other errors
+        with suppress(DataError):  # equal scores: use `texts` instead
             return profile(encoder, pairs=pairs, reference=reference, settings=settings).drop
     return profile(encoder, texts, reference=reference, settings=settings).drop
 
 
 class LabelFreeScores:
-    """Label-free scores of layers, accumulated over distinct texts, from pooled states and token states."""
+    """Accumulates label-free scores of layers from the pooled states and token states of distinct texts."""
 
     def __init__(self) -> None:
         self.texts = self.tokens = 0
@@ -206,13 +206,13 @@ class LabelFreeScores:
         shares = values / values.sum(1, keepdim=True).clamp_min(torch.finfo(values.dtype).tiny)
         # Σ over pairs i ≠ j of u_i u_j: |Σ u|² − Σ |u|².
         cosine = (self._direction.square().sum(1) - self._squares) / (self.texts * (self.texts - 1))
-        found = {
+        scores = {
             "effective_rank": torch.special.entr(shares).sum(1).exp(),
             "anisotropy": cosine,
             "block_influence": self._influence / self.tokens,
             "angular_distance": self._angle / self.tokens,
         }
-        return {name: tuple(score.tolist()) for name, score in found.items()}
+        return {name: tuple(score.tolist()) for name, score in scores.items()}
 
 
 Measured = tuple[dict[str, Any], list[Tensor]]
@@ -224,7 +224,7 @@ def _reading(settings: AnalysisSettings) -> dict[str, Any]:
 
 
 def _compared_layers(models: Sequence[Encoder]) -> tuple[int, ...]:
-    """Return the reference layer for each layer."""
+    """Return for each layer the layer that CKA compares it with."""
     depth = models[0].depth
     return relative_layers(depth, models[1].depth) if len(models) > 1 else (depth // 2,) * (depth + 1)
 
@@ -232,7 +232,7 @@ def _compared_layers(models: Sequence[Encoder]) -> tuple[int, ...]:
 def _in_memory(
     models: Sequence[Encoder], texts: Sequence[str], settings: AnalysisSettings, blocks: int, progress: Progress
 ) -> Measured:
-    """Measure with all states in memory; blocks: groups of texts for intervals."""
+    """Measure with all states in memory; blocks: number of text groups."""
     states = [torch.empty(model.depth + 1, len(texts), model.width, dtype=torch.float32) for model in models]
     scores, layers, without = LabelFreeScores(), _compared_layers(models), None
     for batches in iter_states(models, texts, progress=progress, **_reading(settings)):
@@ -249,7 +249,7 @@ def _in_memory(
 def _streamed(
     models: Sequence[Encoder], texts: Sequence[str], settings: AnalysisSettings, blocks: int, progress: Progress
 ) -> Measured:
-    """Measure in constant memory, holding only a sample's states."""
+    """Measure in constant memory, holding the states of a sample only."""
     texts = [texts[place] for place in _order(len(texts), settings.seed)]  # files are often ordered by source
     measured, sample = _in_memory(models, texts[:SAMPLE_TEXTS], settings, 0, progress)
     scores, layers, total = LabelFreeScores(), _compared_layers(models), len(texts)
@@ -258,11 +258,11 @@ def _streamed(
     whole, cleaned, parts, values = fresh(), fresh(), max(1, blocks), []
     for start, stop in pairwise(total * part // parts for part in range(parts + 1)):
 
-        def said(task: str, done: int, _: int, start: int = start) -> None:
+        def report(task: str, done: int, _: int, start: int = start) -> None:
             progress(task, start + done, total)
 
         block = fresh()
-        for batches in iter_states(models, texts[start:stop], progress=said, **_reading(settings)):
+        for batches in iter_states(models, texts[start:stop], progress=report, **_reading(settings)):
             _score(scores, models[0], batches[0], raw=settings.raw)
             states = [pooled for _, pooled, _, _ in batches]
             whole.update(*states)
@@ -270,7 +270,7 @@ def _streamed(
             if masks:
                 cleaned.update(*(layer * mask for layer, mask in zip(states, masks, strict=True)))
         values.append(block.result(undefined="nan"))
-    # Batch means: blocks are independent samples of the texts.
+    # Standard error by batch means: blocks are independent samples.
     error = torch.stack(values).std(0) / blocks**0.5 if blocks else None
     measured["cka"] = curve_of(whole.result(undefined="nan"), layers, error, blocks, settings.level)
     if masks:
@@ -282,14 +282,14 @@ def _streamed(
 @torch.inference_mode()
 def _score(scores: LabelFreeScores, encoder: Encoder, batch: StateBatch, *, raw: bool) -> None:
     _, pooled, hidden, mask = batch
-    # Only the last layer has the final norm; without it on the others, every token would seem to change.
+    # Raw states lack the final norm below the last layer; without it, the last block would seem to change every token.
     if raw and encoder.final_norm is not None:
         hidden = (*map(encoder.final_norm, hidden[:-1]), hidden[-1])
     scores.update(pooled, hidden, mask)
 
 
 def _parameters(encoder: Encoder) -> tuple[int | None, ...]:
-    """Count parameters after a cut at each layer; only the full model has heads and layer poolers."""
+    """Count the parameters after a cut at each layer; only the full model has heads and layer poolers."""
     others = sum(parameter.numel() for parameter in encoder.tail.parameters())
     cut = parameters_kept(encoder.backbone.config)[:-1]
     return (*(None if count is None else count + others for count in cut), encoder.num_parameters)
@@ -301,14 +301,14 @@ def _is_streamed(settings: AnalysisSettings, models: Sequence[Encoder], count: i
     streamed = not fits if settings.streamed is None else settings.streamed
     if streamed and settings.kernel != "linear":
         raise UsageError(
-            f"The {settings.kernel} kernel needs all states in memory, and those of {count:,} texts are too many.",
+            f"The {settings.kernel} kernel needs all states in memory and cannot stream the states of {count:,} texts.",
             hint="Use `max_texts=2000`, or the linear kernel.",
         )
     return streamed
 
 
 def _drawn_pairs(pairs: "list[TextPair]", settings: AnalysisSettings) -> "list[TextPair]":
-    """Draw random pairs of at most `max_texts` texts; keep their order."""
+    """Return random pairs with at most `max_texts` distinct texts, in their original order."""
     if settings.max_texts is None:
         return pairs
     seen, kept = set[str](), list[int]()
@@ -328,9 +328,9 @@ def _order(count: int, seed: int) -> list[int]:
 def _spearman(
     read: Callable[..., Tensor], pairs: "Sequence[TextPair]", held: Mapping[str, int], states: Tensor
 ) -> tuple[float | None, ...]:
-    """Return Spearman × 100 of each layer (undefined for equal cosines); reuse held states.
+    """Return Spearman × 100 of each layer (undefined for equal cosines).
 
-    Raises `DataError` for fewer than three pairs or equal scores.
+    held: Index in `states` of texts with known states. Raises `DataError` for fewer than three pairs or equal scores.
     """
     from truncate_kit.data.pairs import distinct_texts, index_texts
     from truncate_kit.evaluation.graded import correlate, pair_similarities
@@ -339,8 +339,9 @@ def _spearman(
     if set(distinct_texts(pairs)) <= held.keys():
         parts = [(index_texts(pairs, [*held])[1], states)]
     else:
-        some = (index_texts(pairs[at : at + PAIRS_AT_A_TIME]) for at in range(0, len(pairs), PAIRS_AT_A_TIME))
-        parts = ((places, read(texts)) for texts, places in some)
+        starts = range(0, len(pairs), PAIRS_AT_A_TIME)
+        indexed = (index_texts(pairs[start : start + PAIRS_AT_A_TIME]) for start in starts)
+        parts = ((places, read(texts)) for texts, places in indexed)
     cosines = [torch.tensor([pair_similarities(layer, at) for layer in layers]).double() for at, layers in parts]
     targets = [pair.target for pair in pairs]
     return tuple(
@@ -352,7 +353,7 @@ def _spearman(
 def _search(
     encoder: Encoder, read: Callable[..., Tensor], data: "RetrievalSet", held: Mapping[str, int], states: Tensor
 ) -> dict[SearchMetric, tuple[float, ...]]:
-    """Score each layer by all metrics, the set's metric first; reuse held states if there is no prompt."""
+    """Score each layer by all metrics, the set's metric first; reuse known states if there is no prompt."""
     from truncate_kit.evaluation.retrieval import search_layers
 
     def reader(names: Sequence[str]) -> "Reader":
@@ -371,7 +372,7 @@ def _search(
 
 
 def _prediction(models: Sequence[Encoder], measured: dict[str, Any], num_pairs: int) -> DropPrediction | None:
-    """Predict the drop; ignore scores of few pairs, as the probability was fitted on hundreds."""
+    """Predict the drop; ignore Spearman on few pairs, as the probability was fitted on hundreds."""
     if models[0].depth < 2:
         return None
     spearman = measured["spearman"] if num_pairs >= FEWEST_COMPARED else None

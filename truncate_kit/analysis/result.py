@@ -2,17 +2,17 @@
 
 Predict from untrained states whether sentence scores drop at the end of a model.
 
-1. *CKA* drops if the last layer lies more than `CKA_DROP` below a level. With a reference, the level is the median over
-   the lower half of the blocks. Without one, CKA is to the own middle layer and the level is the median over the middle
-   half. The bundled BERT and generator drop without a CKA drop (benchmarks/drop/foresight.csv).
-2. A drop of untrained Spearman, else a collapse of effective rank, must *corroborate* step 1. With a reference and
-   neither curve, step 1 decides alone.
+1. *CKA* drops if the last layer is more than `CKA_DROP` below a level. With a reference, the level is the median over
+   the lower half of the blocks. Without one, CKA compares with the model's middle layer, and the level is the median
+   over the middle half. The bundled BERT and generator drop in scores, not in CKA (benchmarks/drop/foresight.csv).
+2. A drop of untrained Spearman or, without Spearman, a collapse of effective rank must *corroborate* step 1. With a
+   reference and neither curve, step 1 decides alone.
 3. *Confidence* grows from 0.5 to a ceiling with the distance of CKA's interval from `CKA_DROP` and the share of
    agreeing signs. It is not calibrated: the constants come from a few small models. On later models, predicting no drop
    carried no information (benchmarks/drop/foresight-brier.csv).
 
 *Probability* of a two-point drop: a logistic regression (`LOG_ODDS`) on untrained Spearman and effective rank, fitted
-on sweeps of four small models, scored by leaving one model out (same table).
+on sweeps of four small models, evaluated by leaving one model out (same table).
 """
 
 from collections.abc import Sequence
@@ -28,42 +28,43 @@ from truncate_kit.core.results import BATCH, DATA, LAYERS, SEED, Bounds, Result,
 if TYPE_CHECKING:
     from truncate_kit.models.layer_pooling import PoolingMode
 
-# Wider than CKA's interval on some hundred texts, narrower than observed drops (0.25 to 0.7).
+# Larger than CKA's interval on a few hundred texts, smaller than observed drops (0.25 to 0.7).
 CKA_DROP = 0.15
-# Last layer / middle: 0.26 with a drop, 0.7 to 1.4 in other models.
+# Effective rank, last layer / middle: 0.26 with a drop, 0.7 to 1.4 in other models.
 RANK_COLLAPSE = 0.5
 SPEARMAN_DROP = 2.0  # points
 CROWDED = 0.9  # mean cosine between unrelated texts
 # Block Influence: last block / median of the others.
 BUSY = 2.0
+# Highest confidence in each case.
 CEILING_DROPS = 0.8  # with a reference; CKA also drops in models with steady scores
 # CKA also drops in sentence encoders whose last layers improve.
 CEILING_UNCORROBORATED = 0.65
 CEILING_STAYS = 0.9  # with a reference
 CEILING_ALONE = 0.65  # without a reference
 CEILING_CONTRADICTED = 0.6  # CKA and the corroborating sign disagree
-# Constant, per point of untrained Spearman lost, per halving of the rank.
-LOG_ODDS = (-0.033, 0.175, 0.404)  # by `benchmarks.drop.foresight`, on 54 sweeps
-LEAST_RANK = 1e-3  # for equal states
+# Coefficients: constant, per point of untrained Spearman lost, per halving of the rank.
+LOG_ODDS = (-0.033, 0.175, 0.404)  # fitted by `benchmarks.drop.foresight` on 54 sweeps
+LEAST_RANK = 1e-3  # lowest rank ratio, for equal states
 CKA_LOST = "CKA lost at the end"
 OWN_MIDDLE = "the model's own middle layer"
-# All drops predicted on paraphrases were false (benchmarks/drop/foresight.csv).
+# All drops predicted on paraphrase data were false (benchmarks/drop/foresight.csv).
 NOT_PREDICTED = "A drop at the end of the model cannot be predicted for classes or labels."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DropPrediction(Result):
-    """Predicted drop at the end of a model."""
+    """Prediction of a drop in similarity scores at the end of a model."""
 
-    from_layer: int | None
+    from_layer: int | None  # first layer of a predicted drop
     confidence: float  # 0.5 (a guess) to 1, not calibrated
     sentence: str
-    signs: dict[str, float]  # CKA first
-    probability: float | None = None  # of a drop of two points; needs scores and effective rank
+    signs: dict[str, float]  # by name, CKA first
+    probability: float | None = None  # of a drop of two points; needs Spearman and effective rank
 
     @property
     def sureness(self) -> str:
-        """Format the probability, else the confidence."""
+        """Return `sure` with its name, such as "probability 0.80"."""
         return f"{'confidence' if self.probability is None else 'probability'} {self.sure:.2f}"
 
     @property
@@ -73,7 +74,7 @@ class DropPrediction(Result):
 
     @property
     def sure(self) -> float:
-        """Return the probability, else the confidence."""
+        """Return the probability if known, else the confidence."""
         return self.confidence if self.probability is None else self.probability
 
 
@@ -90,8 +91,8 @@ def predict_drop(
 ) -> DropPrediction:
     """Predict a drop from curves over layers 0 … depth (block_influence: 0 … depth − 1); undefined CKA is None.
 
-    CKA is to the reference at the same relative depth, else to layer depth // 2; low and high are its interval.
-    Spearman is × 100.
+    `cka` compares with the reference layer at the same relative depth, or without a reference with layer depth // 2;
+    `low` and `high` are its interval. Spearman is × 100.
 
     Raises:
         UsageError: Fewer than two blocks, or, without a reference, neither effective_rank nor untrained_spearman.
@@ -99,24 +100,24 @@ def predict_drop(
     """
     depth = len(cka) - 1
     if depth < 2:
-        hint = "Predict drops for models of at least two blocks."
+        hint = "Use a model of at least two blocks."
         raise UsageError(f"A model of {depth} blocks is too short to compare its middle and end.", hint=hint)
     if reference is None and effective_rank is None and untrained_spearman is None:
         raise UsageError(
             "Without a reference the drop cannot be predicted from CKA alone.",
             hint="Give the effective rank of the layers, scores of the untrained states, or a reference model.",
         )
-    # Without the embeddings.
+    # Exclude the embeddings.
     level, last = _level(cka) if reference is None else _median(cka, range(1, depth // 2 + 1)), cka[-1]
     if last is None:
         raise undefined_cka([depth], "the model", "the last layer has no value to compare")
     signs = _signs(effective_rank, anisotropy, block_influence, untrained_spearman)
     by_cka, corroborated = level - last > CKA_DROP, None
     place, move = "middle" if reference is None else "lower half", "drops" if by_cka else "keeps its level"
-    said = f"CKA to {reference or OWN_MIDDLE} {move} ({level:.2f} in the {place}, {last:.2f} at the last layer)"
+    reasons = f"CKA to {reference or OWN_MIDDLE} {move} ({level:.2f} in the {place}, {last:.2f} at the last layer)"
     if effective_rank is not None or untrained_spearman is not None:
         name, (sign, corroborated) = next(iter(signs.items()))
-        said += f"; the {name} ({sign:.2f}) says {'so too' if corroborated == by_cka else 'otherwise'}"
+        reasons += f"; the {name} ({sign:.2f}) {'agrees' if corroborated == by_cka else 'disagrees'}"
     drops = by_cka and corroborated is not False
     near = (high if by_cka else low) or cka
     margin = level - (near[-1] if near[-1] is not None else last) - CKA_DROP
@@ -128,9 +129,9 @@ def predict_drop(
     if untrained_spearman is not None and effective_rank is not None:
         likely = drop_probability(untrained_spearman, effective_rank)
         probability = round(min(0.99, max(0.01, likely)), 2)  # fitted on four models only
-        said += f"; by sweeps of four small models the probability of a drop of two points is {probability:.2f}"
+        reasons += f"; by sweeps of four small models the probability of a drop of two points is {probability:.2f}"
     elif drops:
-        said += f"; confidence {confidence:.2f}, not calibrated"
+        reasons += f"; confidence {confidence:.2f}, not calibrated"
     expected = "A drop of similarity scores at the end of this model is neither predicted nor ruled out"
     if drops:
         from_layer = depth
@@ -140,7 +141,7 @@ def predict_drop(
     return DropPrediction(
         from_layer=from_layer,
         confidence=confidence,
-        sentence=f"{expected}: {said}.",
+        sentence=f"{expected}: {reasons}.",
         signs={CKA_LOST: level - last} | {name: value for name, (value, _) in signs.items()},
         probability=probability,
     )
@@ -152,7 +153,7 @@ def _signs(
     block_influence: Sequence[float] | None,
     untrained_spearman: Sequence[float] | None,
 ) -> dict[str, tuple[float, bool]]:
-    """Return the signs except CKA and whether each shows a drop; the corroborating sign first."""
+    """Return each sign except CKA, and whether it indicates a drop; the corroborating sign first."""
     signs: dict[str, tuple[float, bool]] = {}
     if untrained_spearman is not None:
         change = untrained_spearman[-1] - _level(untrained_spearman)
@@ -171,7 +172,7 @@ def _signs(
 
 
 def drop_probability(untrained_spearman: Sequence[float], effective_rank: Sequence[float]) -> float:
-    """Compute the drop probability by `LOG_ODDS` from last layer and middle half; Spearman × 100."""
+    """Return the probability of a two-point drop by `LOG_ODDS`; Spearman × 100."""
     constant, by_spearman, by_rank = LOG_ODDS
     lost = _level(untrained_spearman) - untrained_spearman[-1]
     halved = -log2(max(effective_rank[-1] / _level(effective_rank), LEAST_RANK))
@@ -189,7 +190,7 @@ def _ceiling(by_cka: bool, corroborated: bool | None, *, with_reference: bool) -
 
 
 def _level(curve: Sequence[float | None]) -> float:
-    """Return the median over layers depth / 4 … 3 depth / 4."""
+    """Return the median over the middle half, layers depth / 4 … 3 depth / 4."""
     depth = len(curve) - 1
     return _median(curve, [layer for layer in range(depth + 1) if depth <= 4 * layer <= 3 * depth])
 
@@ -212,9 +213,9 @@ _TEXTS = Bounds(FEWEST_TEXTS, 10**12)
 class AnalysisSettings:
     """Settings of `profile`; see also `cka_matrix` and `Encoder.hidden_states`.
 
-    A second curve excludes the `outliers` dimensions of largest variance. `intervals` is the number of text groups for
-    confidence intervals; 0, or too few texts: no intervals. `blocks` are as in `keep`, by default all; `pooling` is by
-    default each model's own. `max_texts=None` uses all. `streamed` is by default chosen by size (never for RBF).
+    outliers: Number of dimensions of largest variance that a second CKA curve excludes. intervals: Number of text
+    groups for confidence intervals; 0 or too few texts: no intervals. blocks: See `keep`; by default all. pooling: By
+    default each model's own. max_texts: None uses all. streamed: By default chosen by size (never for RBF).
 
     Raises:
         UsageError: A value is out of bounds, or the pooling is unknown.
@@ -229,7 +230,7 @@ class AnalysisSettings:
     level: float = setting(0.95, bounds=_LEVEL)
     blocks: tuple[int, ...] | None = None
     pooling: "PoolingMode | None" = None
-    raw: bool = setting(False, "Block outputs without the model's final norm.", LAYERS, name="--raw")
+    raw: bool = setting(False, "Use hidden states without the model's final norm.", LAYERS, name="--raw")
     max_texts: int | None = setting(10_000, "Maximum number of texts, drawn at random.", DATA, bounds=_TEXTS)
     streamed: bool | None = None
     seed: int = setting(0, bounds=SEED)
@@ -252,7 +253,7 @@ class Curve(Result):
 
     values: Row
     reference_layers: tuple[int, ...]
-    low: Row | None = None  # of the interval
+    low: Row | None = None  # bounds of the confidence interval
     high: Row | None = None
 
 
@@ -261,14 +262,14 @@ class LayerProfile(Result):
     """Measures of layers 0 (embeddings) … depth of one model."""
 
     model: str
-    reference: str | None  # else the own middle layer
+    reference: str | None  # by default the model's middle layer
     depth: int
     reference_depth: int | None
     width: int
     pooling: str
     raw: bool
-    parameters: tuple[int | None, ...]  # after a cut at each layer, pooler excluded; missing if uncuttable there
-    # With the reference at the same relative depth, or the own middle layer.
+    parameters: tuple[int | None, ...]  # after a cut at each layer, pooler excluded; missing if a cut is impossible
+    # With the reference at the same relative depth, or the model's middle layer.
     cka: Curve
     cka_without_outliers: Curve | None  # without dimensions of largest variance
     outliers: int  # number of these dimensions
@@ -284,32 +285,32 @@ class LayerProfile(Result):
     spearman: tuple[float | None, ...] | None
     num_pairs: int
     num_texts: int  # distinct
-    num_repeats: int  # left out
-    num_not_drawn: int  # beyond `max_texts`
+    num_repeats: int  # removed duplicates
+    num_not_drawn: int  # texts beyond `max_texts`
     streamed: bool
-    matrix_texts: int  # texts used for the matrix
+    matrix_texts: int  # texts used for `cka_matrix`
     drop: DropPrediction | None  # missing for models of one block and if `labels`
-    # Means over queries, × 100, by metric; the first chooses.
+    # Retrieval scores × 100 by metric, means over queries; the first metric chooses the layer.
     searched: dict[SearchMetric, tuple[float, ...]] = field(default_factory=dict)
     num_queries: int = 0
     kept_blocks: tuple[int, ...] | None = None  # of the named model, if not all
     full_depth: int  # of the named model
-    labels: bool = False  # all scores are 0 or 1
+    labels: bool = False  # all pair scores are 0 or 1
     encoder_digest: str  # of the named model
     texts_digest: str  # of all distinct texts, drawn or not
 
     @property
     def last_blocks(self) -> tuple[int, ...]:
-        """Return each layer's last block, 0 for the embeddings."""
+        """Return the last block before each layer, numbered as in the full model; 0 for the embeddings."""
         return (0, *(range(1, self.depth + 1) if self.kept_blocks is None else self.kept_blocks))
 
     def covers(self, other: Self) -> bool:
-        """Return whether the other profile has no more data on the same model and texts."""
-        of = [(one.encoder_digest, one.kept_blocks, one.texts_digest) for one in (self, other)]
-        amounts = [(one.num_texts, one.num_pairs, one.num_queries) for one in (self, other)]
-        return of[0] != of[1] or all(mine >= theirs for mine, theirs in zip(*amounts, strict=True))
+        """Return whether this profile has as much data as `other`, or another model or other texts."""
+        subjects = [(row.encoder_digest, row.kept_blocks, row.texts_digest) for row in (self, other)]
+        amounts = [(row.num_texts, row.num_pairs, row.num_queries) for row in (self, other)]
+        return subjects[0] != subjects[1] or all(mine >= theirs for mine, theirs in zip(*amounts, strict=True))
 
 
 def called(name: str) -> str:
-    """Return the last part of a local folder, otherwise the name."""
+    """Return the last part of the path of a local folder, else the name."""
     return Path(name).name if Path(name).is_dir() else name
