@@ -155,7 +155,7 @@ def test_what_is_there_and_is_not_this_output_is_left_alone(encoder, tiny_folder
     out, other = tmp_path / "vectors.npy", tmp_path / "other.txt"
     note = out.with_suffix(".npy.json")
     note.write_text('{"mine": 1}')
-    with pytest.raises(UsageError, match=r"vectors\.npy\.json is there already"):
+    with pytest.raises(UsageError, match=r"vectors\.npy\.json already exists"):
         encode_file(encoder, source, out)
     assert note.read_text() == '{"mine": 1}'
     note.unlink()

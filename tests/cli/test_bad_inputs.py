@@ -207,7 +207,7 @@ encode raw.txt --model m --column body | no column 'body'
 encode gap.txt --model m | line 2: the line is empty
 encode raw.txt --model m --dimensions 17 | have 16
 encode raw.txt --model m --out vectors.csv | does not end in .npy
-encode raw.txt --model m --out taken.npy | is there already
+encode raw.txt --model m --out taken.npy | already exists
 export | Add --onnx
 export m --onnx --precision int4 | no export precision 'int4'
 export m --onnx --precision fp16 --target cpu | converted back and forth

@@ -82,7 +82,7 @@ def test_a_score_that_moves_is_refused(shift, moved, exported, encoder):
     assert check_score(other, graph, pairs)["scored_on"] == "tiny"
     with torch.no_grad():
         other.backbone.encoder.layer[-1].output.LayerNorm.bias += shift
-    with pytest.raises(ModelError, match=rf"{moved} on tiny is .*, and .* in torch"):
+    with pytest.raises(ModelError, match=rf"{moved} on tiny is .*, but .* in torch"):
         check_score(other, graph, pairs)
 
 

@@ -178,7 +178,7 @@ def test_the_test_pairs_have_no_say(bert, exported, tmp_path):
 
 
 def test_a_budget_that_nothing_meets_is_an_error(bert, tmp_path):
-    with pytest.raises(ModelError, match="no layer can be in int8 within 0 points"):
+    with pytest.raises(ModelError, match="no layer can be in int8 without losing more than 0 points"):
         int8(bert, tmp_path / "out", 0, search_pairs=graded(bert))
     with pytest.raises(UsageError, match="int8 needs graded pairs"):
         int8(bert, tmp_path / "out", 1, pairs=graded(bert))

@@ -24,12 +24,12 @@ from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.store import StoredRows, add_parts, encoder_digest
 
 CHUNK = 4096  # rows: enough for all cores, and seconds to repeat
-_STEP = 100_000  # texts between two reports of progress
+_STEP = 100_000  # texts between two progress reports
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedFile(Result):
-    """Result of one run."""
+    """Result of one call of `encode_file`."""
 
     file: str
     source: str
@@ -39,7 +39,7 @@ class EncodedFile(Result):
     file_bytes: int
     resumed_at: int  # rows from earlier runs
     seconds: float  # of this run
-    num_cut: int | None = None  # texts cut in this run
+    num_cut: int | None = None  # texts truncated in this run
 
     @property
     def rate(self) -> float:
@@ -60,21 +60,21 @@ def encode_file(
 ) -> EncodedFile:
     """Write the vectors of all texts in `source` to `out`, a .npy file of shape (texts, columns).
 
-    The same call resumes a killed run, with the same bytes. `out`.json records its origin.
+    The same call resumes a killed run and gives the same bytes. `out`.json records the origin.
 
     Args:
         encoder: A torch model or a graph.
         source: .txt (one text a line), .csv, .tsv, .jsonl or .parquet.
         out: Ends in .npy.
         column: Column of the texts.
-        form: Vector format; by default float32, unchanged.
-        chunk: Rows encoded together.
-        engine: By default this process.
+        form: Vector format; by default full vectors in float32.
+        chunk: Rows that are encoded together.
+        engine: Runs the chunks, by default in this process.
         progress: True draws bars; a callable receives steps.
 
     Raises:
         DataError: A row has no text.
-        UsageError: `out` exists and holds something else.
+        UsageError: `out` exists with other content.
         FileProblemError: `out` cannot be written.
     """
     progress, begin = reporter(progress), time.perf_counter()
@@ -107,7 +107,7 @@ def encode_file(
             if seen.hexdigest() != job["texts"]:
                 shutil.rmtree(work, ignore_errors=True)
                 raise DataError("The file of texts was changed while it was read.", hint="Run it again.")
-            # Note first: no output without a note.
+            # Note first: `out` never exists without it.
             write_json(note, {"job": job, "sha256": digest_of(stored.file)})
             try:
                 stored.file.replace(out)
@@ -146,9 +146,9 @@ def _is_done(out: Path, note: Path, job: dict[str, Any]) -> bool:
         return False
     if not out.exists() or values != {"job": job, "sha256": digest_of(out)}:
         raise UsageError(
-            f"{out if out.exists() else note} is there already: it was made from another input, model or option, or "
-            "was changed since.",
-            hint="Name another file as `out`, or remove this one.",
+            f"{out if out.exists() else note} already exists: it was made from another input, model or option, or was "
+            "changed since.",
+            hint="Name another file as `out`, or remove this file.",
         )
     return True
 
@@ -168,7 +168,7 @@ def _rows_of(work: Path, job: dict[str, Any], form: VectorFormat) -> StoredRows:
 
 
 def _chunks(texts: Iterator[str], job: dict[str, Any], digest: "hashlib._Hash") -> Iterator[Chunk]:
-    """Yield whole chunks; add all texts to `digest`."""
+    """Yield complete chunks, and add all texts to `digest`."""
     for start in range(0, job["num_texts"], job["chunk"]):
         wanted = min(job["chunk"], job["num_texts"] - start)
         chunk = list(islice(texts, wanted))

@@ -68,12 +68,12 @@ if TYPE_CHECKING:
 _EXPORTERS = ("onnx", "onnxscript")
 _DEFAULTS = ExportSettings()
 _BATCHES, _LENGTHS = (1, 2, 17), (2, 16, 128)
-# More attention scores would take tens of GB unfused: longer texts run in batches of one.
+# Limit of attention scores per checked batch; more would take tens of GB unfused.
 _MOST_SCORES = 17 * 512**2
 _MOST_PAIRS = 200
-# Locks, half-written files, records with local paths, and keys of training pairs.
+# Files that are not uploaded: locks, half-written files, records with local paths, and keys of training pairs.
 _RECORDS = (Path(RESULT_FILES["cut"]).name, Path(RESULT_FILES["distill"]).name, ORIGIN_FILE, SEEN_FILE)
-_LEFT_OUT = (".*", "**/.*", "*.tmp", *_RECORDS)
+_NOT_UPLOADED = (".*", "**/.*", "*.tmp", *_RECORDS)
 
 
 @without_autocast()
@@ -86,12 +86,12 @@ def export_onnx(
     search_pairs: "PairSet | None" = None,
     progress: ProgressOption = False,
 ) -> ExportReport:
-    """Write and check a graph, from token ids to sentence vectors, in the saved folder of `encoder`.
+    """Export the encoder as a checked graph from token ids to sentence vectors.
 
     Args:
         encoder: The model to export.
-        folder: A folder that holds this encoder gets the graph and export.json; any other is replaced by the saved
-            encoder (without a tokenizer: its configuration).
+        folder: A folder with this encoder gets the graph and export.json. Any other folder is replaced by the saved
+            encoder (without a tokenizer: its configuration) and the graph.
         settings: Settings of the graph.
         pairs: Pairs on which the score must not change (fp32, fp16) or is reported (int8).
         search_pairs: Other pairs, to choose the layers in int8.
@@ -122,9 +122,9 @@ def export_onnx(
 
 @without_autocast()
 def export_graph(encoder: Encoder, folder: Path, target: Target = "cpu", *, fused: bool = True) -> ExportReport:
-    """Replace `folder` by the checked float32 graph and its export.json; raise as `export_onnx`.
+    """Replace `folder` by the checked float32 graph and its export.json. Raises as `export_onnx`.
 
-    fused: Fuse operators, which only ONNX Runtime's own providers run.
+    fused: Fuse operators, for ONNX Runtime's own providers only.
     """
     with replacing(local_path(folder)) as place:
         place.mkdir()
@@ -191,7 +191,7 @@ def _export_into(
             **facts,
         )
         record.write_text(record_with(folder, report), encoding="utf-8")
-        for data in files[1:]:  # before the graph that names it
+        for data in files[1:]:  # weights before the graph that names their files
             data.replace(folder / data.name)
     load_by_any_runtime(folder)
     for old in folder.glob(f"{path.name}.*.data"):
@@ -201,7 +201,7 @@ def _export_into(
 
 
 def _with_normalization(encoder: Encoder, normalize: bool | None) -> Encoder:
-    """Copy the encoder, sharing weights; `normalize` adds or drops a final Normalize."""
+    """Return a copy that shares weights, with a final Normalize added or removed by `normalize`."""
     tail = list(encoder.tail)
     if normalize is not None and gives_unit_vectors(encoder):
         tail.pop()
@@ -215,7 +215,7 @@ def _with_normalization(encoder: Encoder, normalize: bool | None) -> Encoder:
 def _make(
     encoder: Encoder, settings: ExportSettings, search_pairs: "PairSet | None", progress: Progress, fused: bool
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the graph, and fields of the report."""
+    """Return the graph, and fields of its `ExportReport`."""
     from truncate_kit.export.graph import (
         build_graph,
         count_fused_nodes,
@@ -250,7 +250,7 @@ def _make(
         with tempfile.TemporaryDirectory(prefix="truncate-kit-int8-") as scratch:
             exact = Path(scratch) / GRAPH_FILES["fp32"]
             save_graph(graph, exact)
-            check_graph(exact, encoder)  # the int8 graph has no limit
+            check_graph(exact, encoder)  # checked here, because int8 vectors have no limit
             graph, facts["quantization"] = search_layers(
                 graph, encoder, search_pairs, Path(scratch), budget=settings.budget, progress=progress
             )
@@ -265,9 +265,9 @@ def _make(
 def check_graph(
     file: Path, encoder: Encoder, *, precision: Precision = "fp32", progress: Progress = silent
 ) -> dict[str, float]:
-    """Compare the graph on the CPU with the encoder; return `ExportReport.checks`.
+    """Compare the graph, run on the CPU, with the encoder; return `ExportReport.checks`.
 
-    Raises `ModelError` above the precision's limit, on NaN, and if the graph does not load.
+    Raises `ModelError` for a difference above the precision's limit, on NaN, and if the graph does not load.
     """
     try:
         session = open_session(file, device=torch.device("cpu"), threads=usable_cores())
@@ -278,7 +278,7 @@ def check_graph(
     shapes = [(b, t) for t in lengths for b in _BATCHES if b == 1 or b * t**2 <= _MOST_SCORES]
     cases = {f"batch {b}, length {t}": (OUTPUT, _random_batch(encoder, b, t)) for b, t in shapes}
     cases |= {name: (OUTPUT, batch) for name, batch in _odd_batches(encoder).items()}
-    if encoder.pools_tokens:  # for loaders that pool by themselves
+    if encoder.pools_tokens:  # output for loaders that pool token states themselves
         cases["token states"] = STATES, _random_batch(encoder, max(_BATCHES), min(_LENGTHS[1], encoder.max_length))
     for pairs in (1, 8) if encoder.heads is not None else ():
         batch = _random_batch(encoder, 2 * pairs, min(12, encoder.max_length))
@@ -294,14 +294,14 @@ def check_graph(
         progress("Checking the graph", done, len(cases))
     alone = _random_batch(encoder, 1, max(1, longest // 2))
     ids, mask = (torch.nn.functional.pad(alone[key], (0, longest - alone[key].shape[1])) for key in INPUTS)
-    # Both in the graph: in int8, rounding differs from the encoder.
+    # Compare two runs of the graph, because int8 rounding differs from the encoder.
     wide, narrow = (_run(session, batch, "padding", OUTPUT) for batch in (_batch(encoder, ids, mask), alone))
     checks["padding"] = _compare("padding", wide, narrow, limit, units[OUTPUT])
     return checks
 
 
 def odd_inputs(encoder: Encoder) -> list[Feeds]:
-    """Return inputs with extreme ids and the greatest length."""
+    """Return inputs with extreme token ids or the maximum length."""
     batches = [_random_batch(encoder, 1, encoder.max_length), *_odd_batches(encoder).values()]
     return [{name: value.numpy() for name, value in batch.items()} for batch in batches]
 
@@ -318,7 +318,7 @@ def _odd_batches(encoder: Encoder) -> dict[str, Batch]:
 
 
 def _random_batch(encoder: Encoder, size: int, length: int) -> Batch:
-    """Draw ids; the first row has the full length, others a random length."""
+    """Return random ids; the first row has the full length, others a random length."""
     generator = torch.Generator().manual_seed(size * 10_007 + length)
     ids = torch.randint(int(encoder.backbone.config.vocab_size), (size, length), generator=generator)
     ends = torch.randint(min(2, length), length + 1, (size, 1), generator=generator)
@@ -327,7 +327,7 @@ def _random_batch(encoder: Encoder, size: int, length: int) -> Batch:
 
 
 def _batch(encoder: Encoder, ids: Tensor, mask: Tensor) -> Batch:
-    # RoBERTa counts positions without padding ids: they may occur only where the mask is 0.
+    # RoBERTa skips padding ids when it counts positions, so real tokens must have other ids.
     padding = encoder.backbone.config.pad_token_id
     if padding is not None:
         other = (int(padding) + 1) % int(encoder.backbone.config.vocab_size)
@@ -372,7 +372,7 @@ def _compare(name: str, result: NDArray[Any], expected: NDArray[Any], limit: flo
 def check_score(
     encoder: Encoder, exported: OnnxEncoder, pairs: "PairSet", *, precision: Precision = "fp32"
 ) -> dict[str, Any]:
-    """Return fields of the report; raise `ModelError` if a correlation changes beyond the limit."""
+    """Return the scores of torch and graph for `ExportReport`. Raises `ModelError` if they differ beyond the limit."""
     from truncate_kit.evaluation.graded import evaluate
 
     limit = PRECISIONS[precision].score_limit
@@ -382,14 +382,14 @@ def check_score(
         plain, graph = getattr(torch_score, measure), getattr(graph_score, measure)
         fields[measure] = plain, graph
         if limit is not None and abs(graph - plain) > limit:
-            raise failed_check(f"{measure.title()} on {pairs.name} is {graph:.3f}, and {plain:.3f} in torch")
+            raise failed_check(f"{measure.title()} on {pairs.name} is {graph:.3f}, but {plain:.3f} in torch")
     return fields
 
 
 def measure_invariance(exported: OnnxEncoder, pairs: "PairSet") -> dict[str, float]:
-    """Measure how far batches, and padding to the longest text, move unit vectors from texts run alone.
+    """Measure how much batches, and padding to the longest text, change the unit vectors of texts run alone.
 
-    Return the largest entry differences, lowest cosines, and Spearman × 100.
+    Returns the largest differences of entries, the lowest cosines, and Spearman × 100.
     """
     from truncate_kit.data.pairs import index_texts
     from truncate_kit.evaluation.graded import correlate, pair_similarities
@@ -445,8 +445,8 @@ def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str 
 
     Raises:
         ModelError: No model, an unchecked graph, or a card with a local base model.
-        UsageError: An invalid name, or a public repository without `public`.
-        TruncateKitError: The hub cannot be reached, or refuses.
+        UsageError: An invalid name, or a public repository without `public=True`.
+        TruncateKitError: The hub cannot be reached, or refuses the upload.
     """
     check_hub_name(name)
     folder = Path(folder)
@@ -463,7 +463,7 @@ def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str 
         if not private and not public:
             raise UsageError(f"The model {name} on the hub is public.", hint="Use `public=True` to push there anyway.")
         commit = api.upload_folder(
-            repo_id=name, folder_path=folder, ignore_patterns=list(_LEFT_OUT), commit_message="Upload by truncate-kit"
+            repo_id=name, folder_path=folder, ignore_patterns=[*_NOT_UPLOADED], commit_message="Upload by truncate-kit"
         )
     except (errors.OfflineModeIsEnabled, errors.HfHubHTTPError, errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # as above
         raise TruncateKitError(
@@ -474,7 +474,7 @@ def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str 
 
 
 def _check_base(card: Path) -> None:
-    """Raise `ModelError` if a card's base model is a local folder."""
+    """Raise `ModelError` if the base model in a model card is not on the hub."""
     try:
         bases = (metadata_load(card) or {}).get("base_model", ())
     except (OSError, ValueError, YAMLError):  # no card, or one that the hub refuses
@@ -483,5 +483,5 @@ def _check_base(card: Path) -> None:
         if Path(base).exists() or not _is_hub_name(base):
             raise ModelError(
                 f"{card} has the base model {base!r}, which is not on the hub.",
-                hint="Set base_model to a hub name, or remove the line.",
+                hint="Set base_model in this file to a hub name, or remove the line.",
             )

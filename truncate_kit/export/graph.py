@@ -36,20 +36,20 @@ LENGTH = 7  # tokens of traced texts, at most
 _BIAS_PLACE, _MASK_PLACE = 5, 3  # inputs of com.microsoft Attention
 _WORDS, _POSITIONS, _TYPES = (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type"))
 _NORM = "embeddings.LayerNorm.weight"
-_SMALLEST, _LARGEST = 5.96e-8, 65504.0  # float16, subnormal and normal
-_LARGE = 1024  # size of a constant worth storing in half
-# Other operators only move or mask values.
+_SMALLEST, _LARGEST = 5.96e-8, 65504.0  # smallest (subnormal) and largest float16
+_LARGE = 1024  # entries of a constant worth storing in float16
+# Operators that compute values; others only move or mask values.
 _VALUES = frozenset(
     ("MatMul", "Gemm", "Add", "Mul", "Div", "Attention", "LayerNormalization", "BiasGelu", "Gelu", "FastGelu", "Conv",
      "SkipLayerNormalization", "EmbedLayerNormalization", "MultiHeadAttention", "RMSNormalization",
      "SimplifiedLayerNormalization")
 )  # fmt: skip
 _MASKED = -1e30  # scores below it are masked
-# Squares and sums, as in unfused norms, and operators without a float16 kernel.
+# In float32: squares and sums, as in unfused norms, and operators without a float16 kernel.
 _WIDE_OPERATORS = frozenset(
     ("Pow", "ReduceL2", "ReduceMean", "ReduceSum", "Reciprocal", "Sqrt", "Range", "CumSum", "Max", "Min")
 )
-# Pooling without sums: only later nodes stay float32.
+# Pooling without sums (max, cls, last): only nodes after it stay in float32.
 _CHOOSING = frozenset(("GatherND", "ReduceMax"))
 
 
@@ -57,7 +57,7 @@ _CHOOSING = frozenset(("GatherND", "ReduceMax"))
 
 
 class Traced(nn.Module):
-    """An encoder with a second output: token states, or scores (n // 2,) of text i with text i + n // 2."""
+    """An encoder with a second output: token states or, with heads, the scores (n // 2,) of texts i and i + n // 2."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -71,14 +71,14 @@ class Traced(nn.Module):
             return self.encoder.from_states(states, attention_mask), states
         vectors: Tensor = self.encoder(input_ids, attention_mask)
         half = vectors.shape[0] // 2
-        # Score all rows, then cut: kernels fail on the 0 pairs of a single text.
+        # Score all rows, then cut: a single text has 0 pairs, and kernels fail on empty inputs.
         return vectors, heads.similarities(vectors, torch.cat([vectors[half:], vectors[:half]]))[:half]
 
 
 def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True) -> Any:
-    """Trace an `onnx_ir.Model` for any batch and length, by default `fused` for the target.
+    """Trace the encoder into an `onnx_ir.Model` for any batch size and length.
 
-    Raises `MissingExtraError`, and `ModelError` if tracing fails.
+    fused: Fuse operators for the target. Raises `MissingExtraError`, and `ModelError` if tracing fails.
     """
     try:
         with _quiet(), _frozen(encoder):
@@ -88,7 +88,7 @@ def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True)
                 require("transformers.exporters.onnxruntime_fusions", extra="cpu").fuse_for_onnxruntime(model, target)
                 if target == "cpu":
                     _split_skip_norms(model)
-            # Otherwise some weights are transposed in every run.
+            # Without this, some weights are transposed in every run.
             _fold(model, lambda node: node.op_type == "Transpose")
             for value in (made for node in model.graph for made in node.outputs):
                 value.dtype = value.dtype or ir.DataType.FLOAT  # fused norms set no type
@@ -101,9 +101,9 @@ def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True)
 
 
 def fold_constants(model: Any) -> set[str]:
-    """Compute products of weights alone (DeBERTa's positions) in place; return their names.
+    """Compute the nodes that depend on weights only (DeBERTa's positions) in place; return their names.
 
-    ONNX Runtime folds in float32 only.
+    ONNX Runtime does this in float32 only.
     """
     known = set(model.graph.initializers)
     _fold(model, lambda node: node.op_type != "Concat")  # projections that blocks share stay shared
@@ -116,7 +116,7 @@ def _fold(model: Any, wanted: Callable[[Any], bool]) -> None:
 
 
 def _trace(encoder: Encoder) -> Any:
-    # Different sizes above 1: the tracer makes neither constant.
+    # The tracer could fix sizes of 1 or equal sizes as constants.
     ids = torch.ones((5, min(LENGTH, encoder.max_length)), dtype=torch.long, device=encoder.device)
     mask = torch.ones_like(ids)
     mask[1, 2:] = 0
@@ -142,7 +142,7 @@ def _frozen(encoder: Encoder) -> Iterator[None]:
         tables = {module: getattr(module, name)() for module in encoder.modules() if hasattr(type(module), name)}
         for module, table in tables.items():
             setattr(module, name, lambda table=table: table)
-        # Tracing installs its hooks again: layers would be captured twice.
+        # Tracing installs these hooks again; two would capture layers twice.
         forget_capturing(encoder.backbone)
         try:
             yield
@@ -156,13 +156,13 @@ def _frozen(encoder: Encoder) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence reports of missing optional operators."""
+    """Silence reports about missing optional operators."""
     with warnings.catch_warnings(action="ignore"), errors_only("torch.onnx", "onnxscript", "onnx_ir"):
         yield
 
 
 def _split_skip_norms(model: Any) -> None:
-    """Split SkipLayerNormalization: on the CPU it takes twice as long as its parts (benchmarks/encoding)."""
+    """Split each SkipLayerNormalization into its parts, which take half the time on the CPU (benchmarks/encoding)."""
     for node in [node for node in model.graph if node.op_type == "SkipLayerNormalization"]:
         total, skip, scale, shift, *bias = node.inputs
         made = []
@@ -190,10 +190,10 @@ def _split_skip_norms(model: Any) -> None:
 
 
 def set_mask(model: Any, form: Literal["tokens", "lengths"]) -> str:
-    """Connect the mask to fused attentions in place; return the form, or "unfused" without fused attentions.
+    """Connect the mask to fused attentions in place; return its form, or "unfused" without fused attentions.
 
-    "tokens", the mask itself (b, t), suits the CPU. "lengths", its sums (b,), needs padding on the right, and lets CUDA
-    use TensorRT's (SM 70 to 89) or cuDNN's (from SM 90, ONNX Runtime 1.30) fused kernels.
+    "tokens": the mask itself (b, t), for the CPU. "lengths": its sums (b,). This form needs padding on the right, and
+    lets CUDA use fused kernels of TensorRT (SM 70 to 89) or cuDNN (from SM 90, ONNX Runtime 1.30).
     """
     attentions = [node for node in model.graph if node.op_type == "Attention" and node.domain == MICROSOFT]
     if not attentions:
@@ -216,8 +216,8 @@ def set_mask(model: Any, form: Literal["tokens", "lengths"]) -> str:
 
 def fuse_embeddings(model: Any, family: Family, precision: Precision) -> bool:
     """Fuse the embedding nodes in place; return False if the graph does not fit."""
-    # Token type 0, the only one used, is added to the positions. For int8, words stay a Gather, to be quantised.
-    # RoBERTa's positions follow the mask.
+    # Token type 0, the only one used, is added to the positions. For int8, words stay a Gather, to be quantized.
+    # RoBERTa does not fit: its positions depend on the mask.
     ends, weights = (_WORDS, _POSITIONS, _TYPES, _NORM), model.graph.initializers.items()
     tables = {end: value for name, value in weights for end in ends if name.endswith(end)}
     if not family.fused_attention or family.position_offset or not {_WORDS, _POSITIONS, _NORM} <= tables.keys():
@@ -267,7 +267,7 @@ def count_fused_nodes(model: Any) -> dict[str, int]:
 
 
 def constant_weight(node: Any) -> Array | None:
-    """Return the node's constant matrix that int8 can store, if any."""
+    """Return the node's constant matrix, if any, that int8 can store."""
     match node.domain, node.op_type:
         case ("com.microsoft", "Attention"):
             sizes = node.attributes.get("qkv_hidden_sizes")
@@ -305,18 +305,18 @@ def _weights(value: Any) -> Array | None:
 
 
 def to_half(model: Any, family: Family, odd_inputs: Sequence[Feeds]) -> tuple[Any, dict[str, int], float]:
-    """Convert a copy of an `onnx_ir.Model` to float16; inputs, outputs, sums and scores stay float32.
+    """Return a float16 copy of an `onnx_ir.Model`; inputs, outputs, sums and pair scores stay in float32.
 
-    ONNX Runtime's own converter narrows between neighbouring float32 nodes, so that masked scores become infinite.
-    Also return the number of each float32 operator, and the largest float16 value on `odd_inputs`. Raises `ModelError`
-    if this value exceeds float16.
+    ONNX Runtime's own converter casts to float16 even between float32 nodes, so masked scores become infinite. Also
+    returns the number of each float32 operator, and the largest float16 value on `odd_inputs`. Raises `ModelError` if
+    this value exceeds float16.
     """
     wide = _wide_nodes(model)
     if family.float32_scores:
         wide |= _score_nodes(model)
-    largest, where = _largest_value(model, wide, odd_inputs)
+    largest, name = _largest_value(model, wide, odd_inputs)
     if largest > _LARGEST:
-        raise failed_check(f"a value of {largest:.3g} at {where} does not fit into float16, which ends at 65,504")
+        raise failed_check(f"a value of {largest:.3g} at {name} is too large for float16, which ends at 65,504")
     half = model.clone()
     _narrow(half, wide)
     kept = (node for node in model.graph if node.name in wide and any(map(_is_float, node.outputs)))
@@ -324,7 +324,7 @@ def to_half(model: Any, family: Family, odd_inputs: Sequence[Feeds]) -> tuple[An
 
 
 def _wide_nodes(model: Any) -> set[str]:
-    """Return names of nodes always in float32: squares, sums, and all after pooling."""
+    """Return the names of nodes that stay in float32: squares, sums, and all nodes after pooling."""
     nodes = list(model.graph)
     pooling = [node for node in nodes if node.op_type == "ReduceSum" and _is_float(node.inputs[0])]
     for node in nodes:
@@ -354,7 +354,7 @@ def _reached(nodes: Sequence[Any], step: Callable[[Any], Sequence[Any]]) -> set[
 
 
 def _score_nodes(model: Any) -> set[str]:
-    """Return names of nodes from the projections through each Softmax."""
+    """Return the names of the nodes from the attention projections to each Softmax."""
 
     def scoring(node: Any) -> list[Any]:
         makers = [maker for maker in node.predecessors() if maker.op_type != "LayerNormalization"]
@@ -364,23 +364,23 @@ def _score_nodes(model: Any) -> set[str]:
 
 
 def _largest_value(model: Any, islands: set[str], inputs: Sequence[Feeds]) -> tuple[float, str]:
-    """Return the largest magnitude outside `islands`, and the name of the value."""
+    """Return the largest magnitude outside `islands` (float32 nodes), and its name."""
     shown = dict.fromkeys(str(value.name) for value in model.graph.outputs)
     for node in model.graph:
         if node.name not in islands and node.op_type in _VALUES:
             shown |= dict.fromkeys(str(value.name) for value in node.outputs[:1])
-    largest, where = 0.0, ""
+    largest, largest_name = 0.0, ""
     with watching(model, list(shown)) as watch:
         for name, array in (item for feeds in inputs for item in watch(feeds).items()):
             if array.dtype == np.float32:
                 peak = float(np.abs(array[~(array < _MASKED)]).max(initial=0.0))  # NaN stays
                 if not peak <= largest:
-                    largest, where = peak if np.isfinite(peak) else float("inf"), name
-    return largest, where
+                    largest, largest_name = peak if np.isfinite(peak) else float("inf"), name
+    return largest, largest_name
 
 
 def _narrow(model: Any, wide: set[str]) -> None:
-    """Convert to float16 in place, except the nodes in `wide`, inputs and outputs."""
+    """Convert a model to float16 in place, except inputs, outputs and the nodes in `wide`."""
     full, half = ir.DataType.FLOAT, ir.DataType.FLOAT16
     nodes = list(model.graph)
     for value in model.graph.initializers.values():
@@ -398,7 +398,7 @@ def _narrow(model: Any, wide: set[str]) -> None:
     crossed: dict[tuple[Any, Any], Any] = {}
 
     def as_type(value: Any, kind: Any, before: Any) -> Any:
-        """Convert an initializer; else return one Cast for all readers."""
+        """Convert an initializer, or else return a Cast that all readers share."""
         if (value, kind) not in crossed:
             name = f"{value.name}_{kind.name.lower()}"
             if value.const_value is not None and value.producer() is None:
@@ -431,7 +431,7 @@ def _narrow(model: Any, wide: set[str]) -> None:
 
 
 def store_half(model: Any, names: Collection[str]) -> None:
-    """Store large float32 constants as float16, in place; a session converts them back at load."""
+    """Store large float32 constants as float16, in place; a session converts them back when it loads."""
     for name in sorted(names):  # sorted: the file is reproducible
         value = model.graph.initializers.get(name)
         if value is None or value.const_value.dtype != ir.DataType.FLOAT or value.const_value.size < _LARGE:
@@ -470,11 +470,11 @@ def _cut(array: Any) -> Any:
 
 
 def save_graph(model: Any, path: Path) -> None:
-    """Write the graph, and its weights to another file if they exceed `EMBED_LIMIT`. Raises `FileProblemError`."""
+    """Write the graph; weights beyond `EMBED_LIMIT` go to a second file. Raises `FileProblemError`."""
     weights = [value.const_value for value in model.graph.initializers.values() if value.const_value is not None]
     data = None
     if sum(weight.nbytes for weight in weights) > EMBED_LIMIT:
-        digest = hashlib.sha256()  # in the file's name: graphs never load other weights
+        digest = hashlib.sha256()  # in the file's name: a graph never loads other weights
         for weight in weights:
             digest.update(weight.tobytes())
         data = f"{path.name}.{digest.hexdigest()[:12]}.data"
@@ -485,7 +485,7 @@ def save_graph(model: Any, path: Path) -> None:
 
 
 def strip_notes(model: Any) -> None:
-    """Remove the tracer's notes in place, as notes contain local paths."""
+    """Remove the tracer's metadata, which contains local paths, in place."""
     for node in model.graph.all_nodes():
         node.doc_string = None
         for noted in (node, *node.outputs):
@@ -496,7 +496,7 @@ def strip_notes(model: Any) -> None:
 
 @contextmanager
 def watching(model: Any, names: Sequence[str]) -> Iterator[Watch]:
-    """Yield a function that computes the named values from inputs, on the CPU."""
+    """Yield a function that runs the graph on the CPU and returns the named values."""
     watched = model.clone()
     values = {value.name: value for node in watched.graph for value in node.outputs}
     watched.graph.outputs[:] = [values[name] for name in names]

@@ -1,7 +1,8 @@
-"""Dynamic int8: weights with one scale per channel, activations with one scale per token, computed in the graph.
+"""Dynamic int8 quantization, with one scale per channel of the weights and one per token of the activations.
 
-Weights are signed: ONNX Runtime multiplies unsigned weights at less than half the speed. ONNX Runtime's quantiser uses
-one range per batch, so vectors depend on other texts and padding; a scale per token costs 10 % speed, halves the error.
+Weights are signed: ONNX Runtime multiplies unsigned weights at less than half the speed. ONNX Runtime's own quantizer
+uses one range per batch, so vectors depend on other texts and padding. A scale per token, computed in the graph, costs
+10 % of the speed and halves the error.
 """
 
 import math
@@ -26,35 +27,35 @@ from truncate_kit.export.graph import MICROSOFT, Array, constant_weight, save_gr
 from truncate_kit.export.runtime import Feeds, OnnxEncoder
 from truncate_kit.models.encoder import Encoder, padded
 
-# Zero point, 1 … 254, and divisors of channels, (in,); rows of weights are multiplied by these.
+# Zero point (1 … 254), and divisors of channels (in,), which multiply the rows of weights.
 Rounding = tuple[int, Array | None]
 _PLAIN: Rounding = (128, None)
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _KEPT_ATTRIBUTES = ("num_heads", "scale", "mask_filter_value", "unidirectional")
 _ZEROS = np.arange(1, 255)
-_OUTLYING = 3.0  # times the median channel
-_HARM_TEXTS = 128
+_OUTLYING = 3.0  # outlier channels, as a multiple of the median
+_HARM_TEXTS = 128  # to measure the error of each layer
 
 
 # Layers that can be quantised
 
 
 def quantizable(model: Any) -> dict[str, tuple[str, int]]:
-    """Map each quantisable node (product, fused attention, word embedding) to its module and number of weights."""
+    """Map each quantizable node (product, fused attention, word embedding) to its module and number of weights."""
     weights = ((node, constant_weight(node)) for node in model.graph)
     return {str(node.name): (_module_of(node), int(weight.size)) for node, weight in weights if weight is not None}
 
 
 def _module_of(node: Any) -> str:
-    """Return the module, such as `encoder.layer.0.output.dense`, else the node's name."""
+    """Return the node's module, such as `encoder.layer.0.output.dense`, else the node's name."""
     scopes = [part.strip(" '\"") for part in node.metadata_props.get(_SCOPES, "").strip("[]").split(",")]
     return scopes[-2].removeprefix("encoder.backbone.") if len(scopes) > 1 and scopes[-2] else str(node.name)
 
 
 def quantized_inputs(model: Any) -> dict[str, Array | None]:
-    """Map each value that `quantize` rounds to its concatenated weights (in, out).
+    """Map each activation that `quantize` rounds to its concatenated weights (in, out).
 
-    Weights shared by several values are left out, as one divisor cannot fit these.
+    Weights shared by several activations are omitted, as one divisor cannot suit all activations.
     """
     readers: dict[str, list[Array]] = {}
     tied = set()
@@ -68,7 +69,7 @@ def quantized_inputs(model: Any) -> dict[str, Array | None]:
 
 
 def _shared(value: Any) -> bool:
-    """Return whether a weight, or a part of it, has several readers."""
+    """Return whether several nodes read a weight or a part of it."""
     parts = () if value.const_value is not None or value.producer() is None else value.producer().inputs
     return len(value.uses()) > 1 or any(map(_shared, parts))
 
@@ -83,7 +84,7 @@ def quantize(
     reduce_range: bool = False,
     roundings: Mapping[str, Rounding] | None = None,
 ) -> Any:
-    """Return a model copy with its `quantizable` nodes in int8, except those in `keep`.
+    """Return a copy of the model with its `quantizable` nodes in int8, except the nodes in `keep`.
 
     reduce_range: 7-bit weights, for processors that add pairs of 8-bit products in 16 bits.
     """
@@ -98,7 +99,7 @@ def quantize(
             ir.convenience.replace_nodes_and_values(
                 copy.graph, node, [node], made, node.outputs[:1], made[-1].outputs[:1]
             )
-    for node in copy.graph:  # the tanh approximation's error is far below half a step
+    for node in copy.graph:  # the error of the tanh approximation is far below half a quantization step
         if node.op_type == "BiasGelu" and node.outputs[0] in writer.bytes:
             node.op_type = "FastGelu"
     RemoveUnusedNodesPass()(copy)
@@ -106,18 +107,18 @@ def quantize(
 
 
 def rounded(weight: Array, axis: int, limit: int) -> tuple[NDArray[np.int8], Array]:
-    """Round to −limit … limit; return integers and scales, of size 1 along `axis`."""
+    """Quantize a weight to −limit … limit; return the integers, and the scales, of size 1 along `axis`."""
     scale = np.abs(weight).max(axis=axis, keepdims=True) / limit
     scale[scale == 0] = 1
     return np.clip(np.rint(weight / scale), -limit, limit).astype(np.int8), scale.astype(np.float32)
 
 
 class _Writer:
-    """Replaces float nodes by int8 nodes; shared weights are rounded once."""
+    """Makes int8 nodes that replace float nodes; shared weights are rounded once."""
 
     def __init__(self, graph: Any, limit: int, roundings: Mapping[str, Rounding]) -> None:
         self.graph, self.limit, self.roundings = graph, limit, roundings
-        self.bytes: dict[Any, tuple[Any, Any]] = {}  # by states: bytes, and token scales (…, 1)
+        self.bytes: dict[Any, tuple[Any, Any]] = {}  # by activation: its bytes, and its token scales (…, 1)
         self._made: dict[str, Any] = {}
 
     def _initializer(self, name: str, array: NDArray[Any] | np.generic) -> Any:
@@ -127,12 +128,12 @@ class _Writer:
         return self._made[name]
 
     def product(self, node: Any, weight: Array) -> list[Any]:
-        """Return nodes for a MatMul, or a Gemm with its bias."""
+        """Return int8 nodes for a MatMul, or for a Gemm with its bias."""
         bias = node.inputs[2] if len(node.inputs) > 2 else None
         return self._rounded_product(node, node.inputs[0], node.inputs[1].name, weight, bias, str(node.name))
 
     def attention(self, node: Any, weight: Array) -> list[Any]:
-        """Return attention nodes with int8 projections."""
+        """Return nodes for a fused attention with int8 projections."""
         made, parts = [], []
         for name, matrix in zip("qkv", np.split(weight, 3, axis=1), strict=True):
             source = f"{node.inputs[1].name}_{name}"
@@ -144,7 +145,7 @@ class _Writer:
         return [*made, ir.Node(MICROSOFT, "MultiHeadAttention", inputs, kept, name=node.name)]
 
     def embedding(self, node: Any, weight: Array) -> list[Any]:
-        """Return embedding nodes with one scale per row: rare words have wide ranges."""
+        """Return nodes for a word embedding with one scale per row, because rare words have wide ranges."""
         source, ids = node.inputs[0].name, node.inputs[1]
         values, scale = rounded(weight, 1, 127)
         rows = ir.node("Gather", [self._initializer(f"{source}_int8", values), ids], name=f"{node.name}_rows")
@@ -207,9 +208,8 @@ class _Writer:
 
 
 def calibrate(model: Any, inputs: Sequence[Feeds]) -> dict[str, Rounding]:
-    """Return the rounding of each of `quantized_inputs`; inputs: without padding."""
-    # Divisors even out outlying channels, as after layer norms; zero points shift bytes to the usual sign, as after a
-    # GELU.
+    """Return the rounding of each activation in `quantized_inputs`, measured on `inputs` without padding."""
+    # Divisors reduce outlier channels, as after layer norms. Zero points favour the frequent sign, as after a GELU.
     weights = quantized_inputs(model)
     if not weights:  # cut at the embeddings
         return {}
@@ -231,12 +231,12 @@ def calibrate(model: Any, inputs: Sequence[Feeds]) -> dict[str, Rounding]:
 
 
 def divisor_of(channels: Array, weights: Array | None) -> Array | None:
-    """Return SmoothQuant's sqrt(max |x| / max |w|) per channel if it pays (arXiv:2211.10438, eq. 4, α = 0.5).
+    """Return SmoothQuant's divisor sqrt(max |x| / max |w|) of each channel (arXiv:2211.10438, eq. 4, α = 0.5).
 
-    channels: max |x|, (in,); weights: (in, out).
+    No divisor without outlier channels, or if it costs too much. channels: max |x|, (in,). weights: (in, out).
     """
     reaching = channels[channels > 0]
-    # Dividing wide values for narrow products costs too much.
+    # Divisors cost too much before products that reduce the width.
     if weights is None or not reaching.size or weights.shape[0] > weights.shape[1]:
         return None
     if not reaching.max() > _OUTLYING * np.median(reaching):
@@ -249,7 +249,7 @@ def divisor_of(channels: Array, weights: Array | None) -> Array | None:
 
 
 def best_zero(high: Array, low: Array) -> int:
-    """Return the zero point with the least mean squared step for ranges −low … high, (n,)."""
+    """Return the zero point with the least mean squared quantization step for ranges −low … high, (n,)."""
     steps = np.maximum(high / (255 - _ZEROS[:, None]), low / _ZEROS[:, None])
     return int(_ZEROS[np.square(steps, dtype=np.float64).mean(axis=1).argmin()])
 
@@ -258,7 +258,7 @@ def best_zero(high: Array, low: Array) -> int:
 
 
 def open_trial(model: Any, encoder: Encoder, scratch: Path) -> OnnxEncoder:
-    """Replace the last trial by this graph, and open it with the encoder's tokenizer and heads."""
+    """Save this graph over the previous trial, and open it with the encoder's tokenizer and heads."""
     for old in scratch.glob("trial.onnx*"):
         old.unlink()
     save_graph(model, scratch / "trial.onnx")
@@ -268,11 +268,11 @@ def open_trial(model: Any, encoder: Encoder, scratch: Path) -> OnnxEncoder:
 def search_layers(
     model: Any, encoder: Encoder, pairs: PairSet, scratch: Path, *, budget: float, progress: Progress = silent
 ) -> tuple[Any, dict[str, Any]]:
-    """Quantise as many layers as cost at most `budget` Spearman points. Raises `ModelError` if no layer fits.
+    """Return the graph with as many layers in int8 as possible without a loss above `budget` Spearman points.
 
-    Also return fields of the report: the number of quantisable layers, the layers kept `in_float` (with the squared
-    distance when that layer alone is in int8), the weight bits for this processor, and the points lost against the
-    float graph, with all layers in int8 (None if undefined) and as returned.
+    Also returns `ExportReport.quantization`: the number of quantizable layers; the layers kept `in_float`, each with
+    the squared distance of vectors if only this layer is in int8; the weight bits; and the points lost against the
+    float graph with all layers in int8 (if defined) and as returned. Raises `ModelError` if no layer can be in int8.
     """
     narrow, layers, texts, reader = multiplies_narrow(), quantizable(model), pairs.texts(), encoder.reader
     texts = texts[:: max(1, len(texts) // _HARM_TEXTS)][:_HARM_TEXTS]
@@ -303,12 +303,12 @@ def search_layers(
         expected = unit_vectors(model)
         for done, node in enumerate(layers, start=1):
             distance = unit_vectors(quantized(layers.keys() - {node})).sub(expected).square().sum(dim=1).mean()
-            harms[node] = float(distance.nan_to_num(nan=4.0))  # the largest distance of unit vectors
+            harms[node] = float(distance.nan_to_num(nan=4.0))  # the largest squared distance of unit vectors
             progress("Trying each layer in int8", done, len(layers))
         ranked = sorted(harms, key=lambda node: -harms[node] / layers[node][1])  # per weight
         number = bisect_left(range(len(layers)), True, lo=1, key=fits)
     if number == len(layers):
-        raise failed_check(f"no layer can be in int8 within {in_points(budget)} on {pairs.name}")
+        raise failed_check(f"no layer can be in int8 without losing more than {in_points(budget)} on {pairs.name}")
     return quantized(ranked[:number]), {
         "layers": len(layers),
         "in_float": {layers[node][0]: harms[node] for node in ranked[:number]},

@@ -1,4 +1,7 @@
-"""Export settings and export.json, checked when a graph is loaded; its digest detects damage, not forgery."""
+"""Settings of an export, and the record export.json, which is checked when a graph is loaded.
+
+The digest of the record detects damage, not forgery.
+"""
 
 import json
 from dataclasses import dataclass
@@ -34,11 +37,11 @@ class ExportSettings(Result):
         normalize: Scale vectors to length 1, or not; by default as the encoder does.
         budget: Spearman points that int8 may lose.
 
-    Raises `UsageError` for values out of bounds or that conflict.
+    Raises `UsageError` for values that are out of bounds or conflict.
     """
 
     precision: Precision = setting("fp32", "fp32, fp16 (for CUDA) or int8 (for the CPU).", MACHINE)
-    target: Target = setting("cpu", "cpu or cuda, for the graph; by default cuda for fp16.", MACHINE, default=None)
+    target: Target = setting("cpu", "Device of the graph: cpu, or cuda (default for fp16).", MACHINE, default=None)
     normalize: bool | None = setting(
         None, "Scale vectors to length 1; by default as the model does.", RESULTS,
         kind=bool, name="--normalize/--no-normalize", show_default=False,
@@ -54,7 +57,7 @@ class ExportSettings(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportReport(Result):
-    """One exported graph."""
+    """Record of one exported graph."""
 
     model: str
     encoder: str  # digest
@@ -71,11 +74,12 @@ class ExportReport(Result):
     opset: int
     versions: dict[str, str]
     fused_nodes: dict[str, int]  # number of each of ONNX Runtime's own operators
-    mask: str  # see `set_mask`
+    mask: str  # form of the attention mask, see `set_mask`
     graph_sha256: dict[str, str]  # by file
     model_sha256: dict[str, str]  # by file of the model
-    checks: dict[str, float]  # largest differences, relative to the largest entry unless vectors have length 1
-    # × 100, in torch and in the graph.
+    # Largest differences from torch, relative to the largest entry unless vectors have length 1.
+    checks: dict[str, float]
+    # Correlations × 100, in torch and in the graph.
     spearman: tuple[float, float] | None = None
     pearson: tuple[float, float] | None = None
     scored_on: str | None = None
@@ -123,7 +127,7 @@ def record_with(folder: Path, report: ExportReport) -> str:
 
 
 def check_record(graph: Path) -> ExportReport:
-    """Return the report on a graph. Raises `ModelError` without one, or if files differ from it."""
+    """Return the report on a graph. Raises `ModelError` if the report is missing or the files differ from it."""
     report = next((row for row in read_exports(graph.parent) if row.file == graph.name), None)
     if report is None:
         problem = f"{graph.parent / EXPORT_RECORD} has no record of {graph.name}: the graph was not checked."
@@ -136,7 +140,7 @@ def check_record(graph: Path) -> ExportReport:
 
 
 def _changed_file(folder: Path, report: ExportReport) -> str | None:
-    """Return a changed file of the graph or the model, which may be missing."""
+    """Return a changed file of the graph or the model, if any; the model itself may be missing."""
     for name, digest in report.graph_sha256.items():
         if not (folder / name).is_file() or digest_of(folder / name) != digest:
             return name
@@ -146,7 +150,7 @@ def _changed_file(folder: Path, report: ExportReport) -> str | None:
 
 
 def is_graph_of(graph: Path, encoder: str) -> bool:
-    """Return whether the graph is undamaged and of the encoder with this digest."""
+    """Return whether the graph is unchanged and was exported from the encoder with this digest."""
     try:
         return check_record(graph).encoder == encoder
     except ModelError:
@@ -154,7 +158,7 @@ def is_graph_of(graph: Path, encoder: str) -> bool:
 
 
 def export_call(precision: str) -> str:
-    """Return the `export_onnx` call for a hint."""
+    """Return the call of `export_onnx` to show in a hint."""
     settings = "" if precision == "fp32" else f'settings=ExportSettings(precision="{precision}")'
     return f"`export_onnx({settings})`"
 
@@ -183,21 +187,21 @@ def check_bits(report: ExportReport) -> None:
 
 
 def graph_sentence(graph: Path, report: ExportReport, device: str) -> str:
-    """Name the graph in a sentence; warn if it is made for another device."""
+    """Return a sentence that names the graph, and a warning if it was made for another device."""
     named = f"Graph: {graph} ({report.precision})."
     if device == report.target:
         return named
     other = "the CPU" if device == "cuda" else "CUDA"
-    return f"{named} It is made for {other}; one with `target={device}` is faster here."
+    return f"{named} It was made for {other}; a graph with `target={device}` is faster here."
 
 
 def graphs_in(folder: Path) -> tuple[Precision, ...]:
-    """List the precisions of a folder's graphs that export.json knows."""
+    """Return the precisions of the graphs in a folder that export.json lists."""
     return tuple(row.precision for row in read_exports(folder) if (folder / row.file).is_file())
 
 
 def suited_precision(folder: Path, device: str = "cpu") -> Precision | None:
-    """Return the best precision held: fp32, then int8 on `cpu`; fp16, then fp32 on `cuda`."""
+    """Return the best precision among a folder's graphs: on `cpu` fp32, then int8; on `cuda` fp16, then fp32."""
     held = graphs_in(folder)
     return next((name for name in precisions_for(device) if name in held), None)
 
@@ -208,6 +212,6 @@ def find_graph(folder: Path, precision: str | None = None, device: str = "cpu") 
     chosen = usual if precision is None else known_name("export precision", precision, GRAPH_FILES)
     graph = folder / GRAPH_FILES[chosen]
     if not graph.is_file():
-        hint = f"Make one with {export_call(chosen)}, and give the folder it writes."
+        hint = f"Export the model with {export_call(chosen)}, then give the folder of this export."
         raise ModelError(f"There is no exported graph {graph}.", hint=hint)
     return graph

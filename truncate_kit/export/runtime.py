@@ -43,10 +43,10 @@ from truncate_kit.models.store import reader_parts, sha256_of
 INPUTS = ("input_ids", "attention_mask")
 OUTPUT = "sentence_embedding"
 SCORE = "score"  # of pairs
-STATES = "last_hidden_state"  # for loaders that pool by themselves
+STATES = "last_hidden_state"  # for loaders that pool token states themselves
 Feeds = Mapping[str, NDArray[np.int64]]
 Vectors = NDArray[np.float32]
-# Tokens: states stay in one core's cache (benchmarks/encoding), or fill a GPU.
+# Tokens per batch: to fit the cache of one core (benchmarks/encoding), or to fill a GPU.
 _BATCH_TOKENS = {"cpu": 256, "cuda": 16_384}
 _CPU, _CUDA, _TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
 _INSTALL = {_CUDA: "'truncate-kit[gpu]' (CUDA 13, cuDNN 9)", _TENSORRT: "tensorrt"}
@@ -59,7 +59,7 @@ _SLOW_ON_CPU = ["SkipLayerNormFusion"]  # see graph.py
 
 
 def token_batches(lengths: Sequence[int], tokens: int, most: int | None = None) -> Iterator[list[int]]:
-    """Yield indices of texts, longest first, in batches of one text or at most `tokens`, padding included.
+    """Yield batches of text indices, longest first: one text, or at most `tokens` tokens with padding.
 
     most: Most texts per batch.
     """
@@ -72,13 +72,13 @@ def token_batches(lengths: Sequence[int], tokens: int, most: int | None = None) 
 
 
 def bucket(batch: int, length: int, longest: int | None = None) -> tuple[int, int]:
-    """Round both up to powers of two, the length to 8 … `longest`."""
+    """Round batch size and length up to powers of two, the length to at least 8 and at most `longest`."""
     width = max(8, 1 << (length - 1).bit_length())
     return 1 << (batch - 1).bit_length(), width if longest is None else max(length, min(width, longest))
 
 
 def stepped(length: int, longest: int | None) -> int:
-    """Round a length up by at most an eighth, to 56 lengths up to 512, if `longest` is known."""
+    """Round a length up by at most an eighth, to one of 56 lengths up to 512, if `longest` is known."""
     if longest is None:
         return length
     step = 1 << max(0, length.bit_length() - 4)
@@ -91,15 +91,15 @@ def stepped(length: int, longest: int | None) -> int:
 def cuda_providers(
     index: int | None, *, captured: bool = False, stream: int | None = None, tensorrt: Mapping[str, Any] | None = None
 ) -> list[Any]:
-    """List a GPU's providers with their options, without TF32.
+    """Return the execution providers for a GPU with their options; TF32 is off.
 
     Args:
-        index: Of the GPU, by default 0.
+        index: Index of the GPU, by default 0.
         captured: Allow CUDA graphs.
         stream: Handle of a CUDA stream.
-        tensorrt: Options of TensorRT, which then comes first.
+        tensorrt: Options of TensorRT, which is then the first provider.
     """
-    # Models share the GPU: memory is taken as needed, not doubled.
+    # Models share the GPU: allocate memory as needed, without doubling.
     options: dict[str, Any] = {"device_id": index or 0, "use_tf32": 0, "arena_extend_strategy": "kSameAsRequested"}
     if captured:
         options["enable_cuda_graph"] = 1
@@ -112,7 +112,7 @@ def cuda_providers(
 def open_session(file: Path, *, device: torch.device, threads: int, on_cuda: Sequence[Any] | None = None) -> Any:
     """Open a session on `threads` CPU threads; on_cuda: see `cuda_providers`.
 
-    Raises `MissingExtraError`, `DeviceError` without CUDA, `ModelError` for a damaged or foreign file.
+    Raises `MissingExtraError`, `DeviceError` without CUDA, `ModelError` for a file that is no exported encoder.
     """
     cuda = device.type == "cuda"
     runtime = require("onnxruntime", extra="gpu" if cuda else "cpu")
@@ -129,7 +129,7 @@ def open_session(file: Path, *, device: torch.device, threads: int, on_cuda: Seq
         session = runtime.InferenceSession(
             str(file), options, providers=providers, disabled_optimizers=None if cuda else _SLOW_ON_CPU
         )
-    _check_active(wanted, session.get_providers())  # the active ones
+    _check_active(wanted, session.get_providers())  # these are active
     inputs, outputs = ([value.name for value in values] for values in (session.get_inputs(), session.get_outputs()))
     if set(inputs) != set(INPUTS) or OUTPUT not in outputs:
         names = f"inputs {', '.join(inputs)} and outputs {', '.join(outputs)}"
@@ -166,7 +166,7 @@ def _on_device(array: NDArray[Any], device: torch.device) -> Any:
 
 
 def _bound(session: Any, feeds: Feeds, device: torch.device) -> tuple[Any, dict[str, Any]]:
-    """Return a binding, and its input buffers on the device."""
+    """Return an I/O binding and its input buffers."""
     binding, inputs = session.io_binding(), {name: _on_device(ids, device) for name, ids in feeds.items()}
     for name, value in inputs.items():
         binding.bind_ortvalue_input(name, value)
@@ -177,12 +177,12 @@ def _bound(session: Any, feeds: Feeds, device: torch.device) -> tuple[Any, dict[
 
 
 def graph_files(graph: Path) -> list[Path]:
-    """List the graph and its weight files."""
+    """Return the graph file and its weight files."""
     return [graph, *sorted(graph.parent.glob(f"{graph.name}*.data"))]
 
 
 def bytes_of_rows(graph: Path, rows: int) -> int:
-    """Return the bytes per row, summed over weights with `rows` rows (word embeddings)."""
+    """Return the bytes of one row in all weights of `rows` rows (word embeddings)."""
     import onnx_ir as ir
 
     weights = (value.const_value for value in ir.load(graph).graph.initializers.values())
@@ -199,8 +199,8 @@ class OnnxEncoder:
         device: `cpu` (by default) or `cuda[:i]`.
         batch_tokens: Most tokens per batch.
         report: Record of the export.
-        heads: Score pairs instead of the cosine.
-        buckets: Round shapes (`bucket`), recorded as graphs on CUDA: faster for single texts.
+        heads: Score pairs, instead of the cosine.
+        buckets: Round batch shapes by `bucket` and record CUDA graphs: faster for single texts.
         on_cuda: See `cuda_providers`.
         most_texts: Most texts per batch.
     """
@@ -227,7 +227,7 @@ class OnnxEncoder:
         self.threads = check_threads(threads) or usable_cores()
         self.batch_tokens = check_number("batch_tokens", batch_tokens, BATCH) or _BATCH_TOKENS[self.device.type]
         self._most_texts = most_texts
-        # On Hopper, cuDNN plans 60 ms and more for each new shape (benchmarks/gpu).
+        # On Hopper, cuDNN needs 60 ms or more to plan each new shape (benchmarks/gpu).
         self.few_shapes = self.device.type == "cuda"
         self._on_cuda = on_cuda or cuda_providers(self.device.index, captured=buckets)
         self._state = state_of(self._place.parent, graph_files(self._place))
@@ -253,12 +253,15 @@ class OnnxEncoder:
         Raises:
             ModelError: The graph is missing, or export.json does not match.
             DeviceError: The device is inactive, or cannot run the graph.
-            UsageError: A precision for one file.
+            UsageError: `precision` with a single file.
             MissingExtraError: ONNX Runtime is missing.
         """
         path, where = local_path(path), select_device(device).type
         if precision is not None and path.is_file():
-            raise UsageError(f"{path} is a single graph.", hint="Give its folder to choose a graph by precision.")
+            raise UsageError(
+                f"{path} is a single graph, so its precision is fixed.",
+                hint="Leave out `precision`, or give the folder to choose a graph.",
+            )
         file = path if path.suffix == ".onnx" and not path.is_dir() else find_graph(path, precision, where)
         if not file.is_file():
             raise ModelError(f"There is no exported graph {file}.", hint=_EXPORT_HINT)
@@ -268,9 +271,9 @@ class OnnxEncoder:
         return cls(file, reader, device=device, report=report, heads=heads, **options)
 
     def check_unreplaced(self) -> None:
-        """Raise `ModelError` if the graph's files were replaced."""
+        """Raise `ModelError` if the graph's files were replaced since loading."""
         if state_of(self._place.parent, graph_files(self._place)) != self._state:
-            hint = "Wait until nobody writes there; run again."
+            hint = "Wait until no other process writes to this folder, then run again."
             raise ModelError(f"{self._place.parent} was changed while it was read.", hint=hint)
 
     def digest(self) -> str:
@@ -316,7 +319,7 @@ class OnnxEncoder:
         def compute(places: Sequence[int]) -> None:
             rows = [ids[place] for place in places]
             batch, length = self._shape(len(rows), max(1, *map(len, rows)))
-            rows += [rows[0][:1]] * (batch - len(rows))  # one token: no text may be empty
+            rows += [rows[0][:1]] * (batch - len(rows))  # fill up by texts of one token
             vectors[places] = self.run(self._padded(rows, length), one_core)[: len(places)]
 
         if one_core is None:
@@ -340,7 +343,7 @@ class OnnxEncoder:
 
     @torch.no_grad()
     def similarities(self, first: Rows, second: Rows) -> Tensor:
-        """Return scores (n,) of rows (n, out), by heads, else cosine."""
+        """Return the scores (n,) of vector pairs (n, out), by the heads or else by cosine."""
         first, second = paired_rows(first, second)
         if self.heads is not None:
             return self.heads.similarities(first, second)
@@ -352,7 +355,7 @@ class OnnxEncoder:
             with self._turn, _running():
                 output, binding, options = self._filled(feeds)
                 self._session.run_with_iobinding(binding, options)
-                fixed: Vectors = output.numpy().copy()  # a view on the CPU
+                fixed: Vectors = output.numpy().copy()  # on the CPU, numpy() returns a view of the buffer
             return fixed
         session = session or self._session
         with _running():  # with bindings, out of memory is a RuntimeError: batches are halved
@@ -363,7 +366,7 @@ class OnnxEncoder:
         return vectors
 
     def prepare(self, ids: Sequence[Sequence[int]]) -> Callable[[], None]:
-        """Return a function that runs one batch from fixed buffers and waits; for one thread only."""
+        """Return a function that runs this batch from fixed buffers and waits for the result; not thread-safe."""
         _, binding, options = self._filled(self._padded(ids))
 
         def call() -> None:
@@ -373,14 +376,14 @@ class OnnxEncoder:
         return call
 
     def _filled(self, feeds: Feeds) -> tuple[Any, Any, Any]:
-        """Fill the fixed buffers of this shape; return output, binding and run options.
+        """Fill the fixed buffers for this batch shape; return output, binding and run options.
 
-        CUDA records each shape as a graph, which saves most of the time of small batches.
+        CUDA records each shape as a CUDA graph, which saves most of the time of small batches.
         """
         batch, length = next(iter(feeds.values())).shape
         if (batch, length) not in self._held:
             options = require("onnxruntime", extra="cpu").RunOptions()
-            # Copied: on the CPU they stay numpy's.
+            # Copied: on the CPU, buffers share memory with numpy.
             binding, inputs = _bound(self._session, {name: ids.copy() for name, ids in feeds.items()}, self.device)
             output = _on_device(np.zeros((batch, self.width), np.float32), self.device)
             binding.bind_ortvalue_output(OUTPUT, output)
@@ -436,7 +439,7 @@ class EncodingWork:
         self._form = form
 
     def move(self, device: str) -> None:
-        """Move the model."""
+        """Move the model, or open a pickled graph, on the device."""
         if isinstance(self._encoder, tuple):
             name, files, reader, heads, report = self._encoder
             if report is not None:
@@ -450,7 +453,7 @@ class EncodingWork:
             self._encoder.to(device)
 
     def perform(self, chunk: Chunk, send: Send) -> tuple[bytes, int]:
-        """Return the stored rows, and the number of cut texts."""
+        """Return the stored rows of a chunk, and the number of truncated texts."""
         _, texts = chunk
         rows, reader = self._form.store(self._encoder.vectors(texts)).tobytes(), self._encoder.reader
         return rows, 0 if reader is None else reader.num_cut(texts)
