@@ -282,6 +282,6 @@ def test_code_of_a_folder_is_not_run(family, tiny_folder, tmp_path, caplog):
         assert family == "bert" or "cannot be read" in str(error)  # noqa: PT017  # either may happen
     modules = [{"idx": 0, "name": "0", "path": "", "type": "evil.Transformer"}]
     (folder / "modules.json").write_text(json.dumps(modules))
-    with pytest.raises(ModelError, match="module evil.Transformer"):
+    with pytest.raises(ModelError, match=r"module evil\.Transformer"):
         load_encoder(folder)
     assert not marker.exists()

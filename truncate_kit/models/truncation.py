@@ -1,7 +1,7 @@
 """Remove blocks or word pieces of an encoder exactly, count parameters, compute the states of all layers.
 
-WordPiece chooses the longest piece, Unigram the best path, BPE the merge of lowest rank: removing candidates that are never
-chosen changes no token and no vector.
+WordPiece chooses the longest piece, Unigram the best path, BPE the merge of lowest rank: removing candidates that are
+never chosen changes no token and no vector.
 """
 
 import contextlib
