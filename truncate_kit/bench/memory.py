@@ -1,6 +1,6 @@
-"""Measure peak memory by running this module in a new process (a fork omits its parent's pages).
+"""Measure the peak memory of encoding, in a new process that runs this module.
 
-torch is imported only if needed: graphs run without torch.
+A fork would not count the pages of its parent. On the CPU, ONNX graphs run without torch.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _PATIENCE = 600  # seconds, for slow compilers
 
 
 def peak_memory(request: Mapping[str, Any]) -> int | str:
-    """Return the peak bytes of a new process, or the reason for its failure."""
+    """Encode in a new process; return its peak memory in bytes, or the reason if it failed."""
     try:
         done = subprocess.run(
             [sys.executable, "-P", "-m", __spec__.name],
@@ -32,35 +32,35 @@ def peak_memory(request: Mapping[str, Any]) -> int | str:
             timeout=_PATIENCE,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"its process failed: {error}"
+        return f"the measuring process failed: {error}"
     if done.returncode == 0:
         return int(done.stdout)
-    return (done.stderr.strip().splitlines() or [f"its process ended with {done.returncode}"])[-1]
+    return (done.stderr.strip().splitlines() or [f"the measuring process ended with exit code {done.returncode}"])[-1]
 
 
 def measure_here(request: Mapping[str, Any]) -> int:
-    """Load the model and return its peak bytes while encoding."""
+    """Load the model and return its peak memory, in bytes, while it encodes."""
     on_cpu = request["device"] == "cpu"
-    plain = on_cpu and BACKENDS[request["backend"]].runtime == "onnx"
-    call, free = (_without_torch(request), 0) if plain else _by_runner(request)
-    call()  # compiles
+    torch_free = on_cpu and BACKENDS[request["backend"]].runtime == "onnx"
+    call, free = (_prepare_session(request), 0) if torch_free else _prepare_runner(request)
+    call()  # the first call compiles
     gc.collect()
     with contextlib.suppress(OSError):  # otherwise the peak includes loading
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     for _ in range(3):
         call()
-    return _highest() if on_cpu else free - _free_on_gpu(request["device"])
+    return _process_peak() if on_cpu else free - _free_on_gpu(request["device"])
 
 
 def _free_on_gpu(device: str) -> int:
-    """Return the free bytes by the driver (allocators cache memory)."""
+    """Return the free GPU memory in bytes, by the driver (allocators keep freed memory)."""
     import torch
 
     return int(torch.cuda.mem_get_info(device)[0])
 
 
-def _highest() -> int:
-    """Return the peak bytes since `clear_refs` (outside Linux: since process start)."""
+def _process_peak() -> int:
+    """Return this process's peak memory in bytes, since `clear_refs` (outside Linux: since its start)."""
     status = Path("/proc/self/status")
     if not status.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -68,8 +68,8 @@ def _highest() -> int:
     return int(line.split()[1]) * 1024
 
 
-def _by_runner(request: Mapping[str, Any]) -> tuple[Callable[[], object], int]:
-    """Return the call that encodes, and the GPU's free bytes before loading."""
+def _prepare_runner(request: Mapping[str, Any]) -> tuple[Callable[[], object], int]:
+    """Return a function that encodes the batch, and the GPU's free bytes before loading."""
     import torch
 
     from truncate_kit.bench.runners import make_runner, random_ids
@@ -86,7 +86,7 @@ def _by_runner(request: Mapping[str, Any]) -> tuple[Callable[[], object], int]:
     return runner.prepare(ids), free
 
 
-def _without_torch(request: Mapping[str, Any]) -> Callable[[], object]:
+def _prepare_session(request: Mapping[str, Any]) -> Callable[[], object]:
     import numpy as np
     import onnxruntime
 
@@ -97,7 +97,7 @@ def _without_torch(request: Mapping[str, Any]) -> Callable[[], object]:
         request["graph"],
         options,
         providers=["CPUExecutionProvider"],
-        disabled_optimizers=["SkipLayerNormFusion"],  # as `open_session`, whose module imports torch
+        disabled_optimizers=["SkipLayerNormFusion"],  # as in `open_session`, but without torch
     )
     ids = np.ones((request["batch_size"], request["length"]), np.int64)
     return lambda: session.run(["sentence_embedding"], {entry.name: ids for entry in session.get_inputs()})

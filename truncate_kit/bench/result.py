@@ -1,4 +1,4 @@
-"""Runtimes, settings and report of a bench; values are seconds and bytes."""
+"""Define the runtimes, settings and report of `bench`; times are in seconds, sizes in bytes."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ Runtime = Literal["torch", "onnx", "sentence-transformers"]
 Role = Literal["lean", "full"]
 Scenario = Literal["one sentence", "latency", "throughput", "real set"]
 Comparison = Literal["fair", "part", "untuned", "unknown budget", "unfair"]
-"""See `compare_training`."""
+"""Values of `compare_training`."""
 Key = tuple[Role, str]  # role and backend
 SPEARMAN = "Spearman"
 
@@ -41,17 +41,17 @@ SPEARMAN = "Spearman"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backend:
-    """One runtime at one precision."""
+    """One way to run a model: a runtime, a precision, and options."""
 
     name: str
     title: str
     runtime: Runtime
     precision: Precision
-    marker: str  # in figures
-    compiled: bool = False  # by torch.compile
+    marker: str  # of matplotlib
+    compiled: bool = False  # with torch.compile
     static: bool = False  # recompiled for each shape
-    captured: bool = False  # as a CUDA graph for each shape
-    attention: str | None = None  # kernel, as transformers names it
+    captured: bool = False  # one CUDA graph for each shape
+    attention: str | None = None  # kernel, by transformers' name
     tensorrt: bool = False  # in ONNX Runtime, from an unfused graph
 
     @property
@@ -100,26 +100,26 @@ GRAPH = "onnx-fp32"
 def select_backends(
     names: Sequence[str] | None, device: "torch.device", folders: Sequence[Path] = (), *, slow_starts: bool = True
 ) -> tuple[Backend, ...]:
-    """Return backends by name; "all" selects each that runs on `device`.
+    """Return the named backends; "all" selects every backend that runs on `device`.
 
-    The default excludes rivals; it includes compilers only on CUDA with `slow_starts`, and fp16 or int8 graphs only if
-    `folders` contain one for the device. Raises `UsageError` for an unknown name.
+    Without names, rivals are excluded, torch.compile is included only on CUDA with `slow_starts`, and fp16 and int8
+    graphs only if one of `folders` contains such a graph for this device. Raises `UsageError` for an unknown name.
     """
-    cuda, held = device.type == "cuda", {precision for folder in folders for precision in graphs_in(folder)}
-    sensible = tuple(row for row in BACKENDS.values() if cuda or not row.on_cuda)
+    cuda, exported = device.type == "cuda", {precision for folder in folders for precision in graphs_in(folder)}
+    runnable = tuple(row for row in BACKENDS.values() if cuda or not row.on_cuda)
 
-    def usual(row: Backend) -> bool:
+    def is_default(row: Backend) -> bool:
         if row.rival or (row.compiled and not (cuda and slow_starts)):
             return False
         if row.runtime != "onnx" or row.precision == "fp32":
             return True
-        return row.precision in held and device.type in PRECISIONS[row.precision].preference
+        return row.precision in exported and device.type in PRECISIONS[row.precision].preference
 
     if names is None:
-        return tuple(row for row in sensible if usual(row))
+        return tuple(row for row in runnable if is_default(row))
     for name in names:
         known_name("backend", name, ("all", *BACKENDS))
-    return sensible if "all" in names else tuple(row for row in BACKENDS.values() if row.name in names)
+    return runnable if "all" in names else tuple(row for row in BACKENDS.values() if row.name in names)
 
 
 # Settings
@@ -130,20 +130,20 @@ _TOKENS = Bounds(1, 1_000_000)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchSettings(Result):
-    """Settings of one bench.
+    """Settings of `bench`.
 
     Attributes:
-        batch_sizes: Texts per batch; 1 is always timed.
-        lengths: Tokens per text, by default 16 and 128 or the models' limit.
-        backends: See `select_backends`.
-        compile: Include torch.compile on a GPU (starts in minutes).
-        repeats: Rounds over all models; each makes ten latency calls.
+        batch_sizes: Texts per batch; batch size 1 is always timed.
+        lengths: Tokens per text; by default 16 and 128, at most the models' limit.
+        backends: Names for `select_backends`.
+        compile: Include torch.compile on a GPU; compiling takes minutes.
+        repeats: Rounds of timing; each times all models, with ten calls at batch size 1.
         threads: CPU threads; by default torch's choice.
         device: `cpu` (by default) or `cuda[:i]`.
         memory: Measure peak memory, in new processes.
-        max_texts: Texts timed from the real set, evenly spread.
+        max_texts: Most texts to time, spread evenly over the real set.
         seed: Seed of the bootstrap.
-        blocks: Blocks kept in the lean model; without `full`, compare with all.
+        blocks: Blocks kept in the lean model; without `full`, the uncut model is the full one.
 
     Raises `UsageError` for a number out of bounds.
     """
@@ -153,7 +153,7 @@ class BenchSettings(Result):
         bounds=_TOKENS, parse=whole_numbers, default="1,32",
     )  # fmt: skip
     lengths: tuple[int, ...] | None = setting(
-        None, "Tokens per text; by default 16,128 or the models' limit.", MACHINE, bounds=_TOKENS, parse=whole_numbers
+        None, "Tokens per text; by default 16,128 within the limit.", MACHINE, bounds=_TOKENS, parse=whole_numbers
     )
     backends: tuple[str, ...] | None = setting(
         None, f"all, or some of {', '.join(BACKENDS)}; by default torch, ONNX Runtime and, on CUDA, torch.compile.",
@@ -161,7 +161,7 @@ class BenchSettings(Result):
     )  # fmt: skip
     compile: bool = True
     repeats: int = setting(
-        5, "Rounds over all models; by default 5, 3 with --quick.", MACHINE,
+        5, "Rounds of timing over all models; by default 5, with --quick 3.", MACHINE,
         bounds=_ROUNDS, default=None,
     )  # fmt: skip
     threads: int | None = None
@@ -184,13 +184,13 @@ QUICK = BenchSettings(repeats=3, memory=False, max_texts=256, compile=False)
 
 
 def percentile(seconds: tuple[float, ...], share: float) -> float:
-    """Return the quantile at `share` (0 … 1)."""
+    """Return the quantile of `seconds` at `share` (0 to 1)."""
     return float(np.percentile(seconds, 100 * share))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchedModel(Result):
-    """The lean or full model."""
+    """The lean or the full model of a bench."""
 
     role: Role
     name: str
@@ -198,7 +198,7 @@ class BenchedModel(Result):
     width: int
     parameters: int  # pooler excluded
     weights_bytes: int | None  # on disk
-    blocks: tuple[int, ...] | None = None  # unless all
+    blocks: tuple[int, ...] | None = None  # kept blocks, if not the first ones
     weights_sha256: str | None = None
 
     @property
@@ -210,90 +210,90 @@ class BenchedModel(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant(Result):
-    """One model in one runtime."""
+    """One model in one runtime, a row of the report."""
 
     role: Role
     backend: str
-    absent: str | None  # why it was not measured
-    prepare_seconds: float | None = None  # compiling, opening and first calls
-    file_bytes: int | None = None  # loaded
+    absent: str | None  # reason if it was not measured
+    prepare_seconds: float | None = None  # loading, compiling and first calls
+    file_bytes: int | None = None  # size of the loaded files
     score: float | None = None  # × 100
-    peak_bytes: int | None = None  # encoding the largest batch in a new process
+    peak_bytes: int | None = None  # while encoding the largest batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timing(Result):
-    """One contestant in one scenario."""
+    """Times of one contestant in one scenario."""
 
     role: Role
     backend: str
     scenario: Scenario
-    batch_size: int | None  # absent if it varies
-    length: int | None  # absent if it varies
+    batch_size: int | None  # unless it varies
+    length: int | None  # unless it varies
     sentences: int  # per call
     tokens: int  # per call, without padding
     seconds: tuple[float, ...]  # per call
-    device_seconds: tuple[float, ...] = ()  # between GPU events
+    device_seconds: tuple[float, ...] = ()  # per call, between GPU events
 
     @property
     def p50_seconds(self) -> float:
-        """Return the median seconds."""
+        """Return the median seconds per call."""
         return percentile(self.seconds, 0.5)
 
     @property
     def p95_seconds(self) -> float:
-        """Return the 95th percentile."""
+        """Return the 95th percentile of the seconds per call."""
         return percentile(self.seconds, 0.95)
 
     @property
     def sentences_per_second(self) -> float:
-        """Divide sentences by the median seconds."""
+        """Return sentences per second at the median time."""
         return self.sentences / self.p50_seconds
 
     @property
     def tokens_per_second(self) -> float:
-        """Divide tokens by the median seconds."""
+        """Return tokens per second, without padding, at the median time."""
         return self.tokens / self.p50_seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchReport(Result):
-    """Result of one bench."""
+    """Result of `bench`."""
 
     processor: str
-    cores: int  # logical ones
+    cores: int  # logical cores
     threads: int
     device: str  # `cpu`, or the GPU's name
     bf16_instructions: str | None
-    others_busy: float | None  # processor time of other processes, 0 … 1
+    others_busy: float | None  # processor share of other processes, 0 … 1
     versions: dict[str, str]
     models: tuple[BenchedModel, ...]
     contestants: tuple[Contestant, ...]
     timings: tuple[Timing, ...]
     num_texts: int
     seconds: float
-    scored_on: str | None = None  # pairs or queries
+    scored_on: str | None = None  # pairs or retrieval set
     fingerprint: str = ""
     num_scored: int = 0
     bundled: bool = False  # synthetic pairs
     metric: str = SPEARMAN
-    # Scores × 100 of `lean` and `full`, paired `difference`, bootstrap interval (`low`, `high`) at `level`; number of
-    # defined `resamples` and distinct `num_pairs`.
+    # Scores × 100 (`lean`, `full`); their paired `difference` and its bootstrap interval (`low`, `high`) at confidence
+    # `level`; the numbers of `resamples` with a defined score and of distinct pairs (`num_pairs`).
     quality: dict[str, float] | None = None
     quality_backend: str | None = None
     comparison: Comparison | None = None
-    distinct_texts: int = 0  # `num_texts` of them are timed
-    exported: dict[str, str] = field(default_factory=dict)  # new graphs by role
+    distinct_texts: int = 0  # `num_texts` of these are timed
+    exported: dict[str, str] = field(default_factory=dict)  # paths of newly exported graphs, by role
     notes: tuple[str, ...] = ()
 
     @property
     def unit(self) -> tuple[str, str]:
-        """Return singular and plural of the scored unit."""
+        """Return the singular and plural of the scored items."""
         return ("pair", "pairs") if self.metric == SPEARMAN else ("query", "queries")
 
     @property
     def scored(self) -> str:
-        """Return words such as `1,379 pairs of stsb/en/test`."""
+        """Describe the scored data, such as `1,379 pairs of stsb/en/test`."""
         return f"{counted(self.num_scored, *self.unit)} of {self.scored_on}{', synthetic' if self.bundled else ''}"
 
     @property
@@ -302,13 +302,13 @@ class BenchReport(Result):
         return next(row for row in self.models if row.role == "lean")
 
     def measured(self) -> tuple[Contestant, ...]:
-        """Return the measured contestants."""
+        """Return the contestants that could be measured."""
         return tuple(row for row in self.contestants if row.absent is None)
 
     def timing(
         self, role: str, backend: str, scenario: str, batch_size: int | None = None, length: int | None = None
     ) -> Timing | None:
-        """Return a contestant's timing in a scenario, by default of the first shape."""
+        """Return a contestant's timing in a scenario, by default for its first shape."""
         for row in self.timings:
             same = (row.role, row.backend, row.scenario) == (role, backend, scenario)
             if same and batch_size in (None, row.batch_size) and length in (None, row.length):
@@ -316,7 +316,7 @@ class BenchReport(Result):
         return None
 
     def amounts(self) -> Iterator[Amounts]:
-        """Yield amounts of timings, contestants, model and user's pairs."""
+        """Yield amounts of the lean model, the user's pairs, each timing, and each contestant."""
         yield ("lean model", Path(self.lean.name).name), (1,)
         if self.scored_on is not None and not self.bundled:
             yield ("pairs of the user",), (1,)

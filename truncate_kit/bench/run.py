@@ -69,9 +69,9 @@ from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.store import encoder_digest
 from truncate_kit.models.truncation import keep
 
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 Score = tuple[float, Array]
-"""Score × 100, and the similarity of each pair or score of each query."""
+"""Score × 100, with the similarity of each pair or the score of each query."""
 LENGTHS = (16, 128)
 _MAX_PASSES = 3  # over the real set; long passes give stable times
 _DEFAULTS = BenchSettings()
@@ -87,22 +87,22 @@ def bench(
     graphs: Path | None = None,
     progress: Progress = silent,
 ) -> BenchReport:
-    """Compare the lean and full model in each runtime, timed in turns.
+    """Measure the lean and the full model in each runtime, in turns.
 
-    Missing or failing runtimes become rows with a reason.
+    A runtime that is missing or fails becomes a row with the reason.
 
     Args:
         lean: Folder, name, or encoder with a tokenizer. The encoder is moved to the device.
-        full: As `lean`; by default only `lean` is measured.
+        full: As `lean`. By default only `lean`; with `settings.blocks` also the uncut `lean`.
         settings: Bench settings.
-        pairs: Pairs scored by Spearman, or a retrieval set.
-        texts: Texts of the real set.
-        graphs: Folder that keeps exported graphs.
+        pairs: Pairs to score by Spearman correlation, or a retrieval set.
+        texts: Real texts to time, besides random token ids.
+        graphs: Folder for newly exported graphs; by default a temporary one.
         progress: Progress callback.
 
     Raises:
         DeviceError: CUDA is not active.
-        UsageError: Unknown backend, too large length, or no measurable runtime.
+        UsageError: A backend is unknown, a length exceeds the limit, or no runtime could be measured.
         ModelError: A model or its export.json cannot be read.
         DataError: A correlation is undefined.
     """
@@ -123,7 +123,7 @@ def bench(
         if any(row.compiled for row in backends):
             from torch._dynamo import config as compiler
 
-            # Contestants share one `forward`; torch.compile stops after eight graphs per function.
+            # All contestants compile the same `forward`; torch.compile gives up after eight graphs per function.
             stack.enter_context(compiler.patch(recompile_limit=64))
         target: Target = "cuda" if device.type == "cuda" else "cpu"
         subjects = [
@@ -191,7 +191,7 @@ def _measure(
 
 
 def describe_machine(device: torch.device, threads: int, others_busy: float | None) -> dict[str, Any]:
-    """Return the report fields about the machine."""
+    """Return the fields of the report that describe the machine."""
     packages = ("torch", "transformers", "onnxruntime", "onnxruntime-gpu")
     installed = {name: version for name in packages if (version := installed_version(name)) is not None}
     return {
@@ -211,7 +211,7 @@ def describe_machine(device: torch.device, threads: int, others_busy: float | No
 def score_all(
     contestants: "Contestants", data: PairSet | RetrievalSet, seed: int, progress: Progress
 ) -> dict[str, Any]:
-    """Score all contestants, compare in the first shared runtime, and return report fields."""
+    """Score all contestants, compare both models in their first shared runtime, and return report fields."""
     fields = scored_fields(data)
 
     def score_each() -> dict[Key, Score]:
@@ -246,7 +246,7 @@ def score_all(
 
 
 def scored_fields(data: PairSet | RetrievalSet) -> dict[str, Any]:
-    """Return the report fields about the data."""
+    """Return the fields of the report that describe the scored data."""
     if isinstance(data, RetrievalSet):
         fields = {"fingerprint": data.fingerprint(), "num_scored": len(data.queries)}
         return {"scored_on": data.name, "metric": SEARCH_METRICS[data.metric], **fields}
@@ -255,25 +255,28 @@ def scored_fields(data: PairSet | RetrievalSet) -> dict[str, Any]:
 
 
 def score_with(data: PairSet | RetrievalSet, runner: Runner, encoder: Encoder) -> Score:
-    """Return the score × 100 and its parts; queries use the prompts of `encoder`. Raises `DataError` if undefined."""
+    """Return the score × 100 of a runner, and the value of each pair or query.
+
+    Queries get the prompts of `encoder`. Raises `DataError` if the score is undefined.
+    """
     if isinstance(data, PairSet):
         evaluation = evaluate(runner, data.pairs)
         return evaluation.spearman, np.array(evaluation.cosines)
     from truncate_kit.training.queries import RetrievalEvaluator
 
-    own = RetrievalEvaluator(encoder, data, np.arange(len(data.queries)))
-    vectors = runner.encode_ids(own.texts()).float().cpu()
-    if bad := int((~vectors.isfinite().all(dim=1)).sum()):  # unnoticed by a search
-        raise ValueError(f"vectors that are not numbers for {bad:,} of {counted(len(vectors), 'text')}")
-    single = own.scores(vectors, vectors)
-    return float(single.mean()), single
+    evaluator = RetrievalEvaluator(encoder, data, np.arange(len(data.queries)))
+    vectors = runner.encode_ids(evaluator.texts()).float().cpu()
+    if bad := int((~vectors.isfinite().all(dim=1)).sum()):  # a search would not notice
+        raise ValueError(f"NaN or infinity in the vectors of {bad:,} of {counted(len(vectors), 'text')}")
+    per_query = evaluator.scores(vectors, vectors)
+    return float(per_query.mean()), per_query
 
 
 def compare_training(lean: "Subject", full: "Subject") -> Comparison:
-    """Return how comparable the scores are, given their training.
+    """Return how comparable both scores are, given the training of the models.
 
-    `unfair`: only one was fine-tuned. `part`: lean was cut and not trained since. `untuned`: neither was fine-tuned.
-    `unknown budget`: not from one `finetune` call.
+    `fair`: lean was made from full, or both had the same training budget. `unfair`: only one was fine-tuned. `part`:
+    lean was cut and not trained since. `untuned`: neither was fine-tuned. `unknown budget`: their budgets may differ.
     """
     ours, theirs = lean.origin, full.origin
     made_of_full = ours is not None and (ours.source_digest == full.digest or ours.model == full.encoder.name)
@@ -292,7 +295,7 @@ def compare_training(lean: "Subject", full: "Subject") -> Comparison:
 
 
 class Subject:
-    """One of the two models; new exports are saved in `graphs`."""
+    """The lean or the full model; its newly exported graphs are saved in `graphs`."""
 
     def __init__(
         self,
@@ -305,18 +308,18 @@ class Subject:
     ) -> None:
         self.role, self.target, self.blocks, self.scratch = role, target, blocks, scratch / role
         self.folder = None if isinstance(source, Encoder) else resolve(source)
-        self.fine_tuned = None if self.folder is None else was_trained(self.folder)  # unknown in memory
+        self.fine_tuned = None if self.folder is None else was_trained(self.folder)  # unknown if in memory
         self.origin = None if self.folder is None else read_origin(self.folder)
         self.encoder = source if isinstance(source, Encoder) else load_encoder(source)
         if blocks is not None:  # the folder's files describe the uncut model
             self.folder, self.origin, self.encoder = None, None, keep(self.encoder, blocks)
         self.exported: str | None = None  # path of a new, kept graph
-        self.notes: dict[str, None] = {}  # each once
+        self.notes: dict[str, None] = {}  # keeps each note once
         self._kept = graphs
 
     @cached_property
     def digest(self) -> str:
-        """Return `encoder_digest`."""
+        """Return the encoder's digest, computed once."""
         return encoder_digest(self.encoder)
 
     @cached_property
@@ -337,9 +340,10 @@ class Subject:
         )
 
     def graph(self, backend: Backend) -> Path:
-        """Return a backend's graph: in the folder, else in `graphs`, else a new export.
+        """Return a backend's graph from the model's folder, else from `graphs`, else from a new export.
 
-        Raises `AbsentError` without a graph, `ModelError` for a damaged graph or another model's graph.
+        Raises `AbsentError` if the graph is missing and cannot be exported here, `ModelError` if it is damaged or
+        belongs to another model.
         """
         fused, target = not backend.tensorrt, self.target  # TensorRT has no kernels for fused nodes
         precision: Precision = backend.precision if fused else "fp32"
@@ -349,13 +353,13 @@ class Subject:
             report = check_record(graph)
             if report.encoder != self.digest:
                 raise ModelError(
-                    f"{graph} was exported from another model than {self.folder}.",
+                    f"{graph} was exported from a model other than the one in {self.folder}.",
                     hint="Export the model again with `export_onnx()`.",
                 )
             if report.target != target:
                 self.notes[f"The {self.role} model: {graph_sentence(graph, report, target)}"] = None
             return graph
-        if precision != "fp32":  # it needs pairs, or a GPU's kernels
+        if precision != "fp32":  # int8 needs pairs, fp16 a GPU's kernels
             where = "" if self.folder is None else f" in {self.folder}"
             raise AbsentError(f"no checked {name}{where}: make it with {export_call(precision)}")
         place = self.digest[:16] + ("" if target == "cpu" else f"-{target}") + ("" if fused else "-unfused")
@@ -370,12 +374,12 @@ class Subject:
         return graph
 
     def for_worker(self) -> Path:
-        """Return a folder that holds the model."""
+        """Return a folder with the model for another process; save the model if needed."""
         return self.folder or save_encoder(self.encoder, self.scratch / "saved")
 
 
 class Contestants:
-    """Runners and report rows of all models; failing runners are removed, with the reason in their row."""
+    """All runners and their report rows; a failing runner is removed, and its row states the reason."""
 
     def __init__(self, subjects: Sequence[Subject], backends: Sequence[Backend], device: torch.device) -> None:
         self.subjects, self.backends, self.device = subjects, backends, device
@@ -385,15 +389,15 @@ class Contestants:
         self.notes: list[str] = []
 
     def reading_texts(self) -> dict[Key, Runner]:
-        """Return runners for texts of any length."""
+        """Return the runners that accept texts of any length."""
         return {key: runner for key, runner in self.runners.items() if not BACKENDS[key[1]].static}
 
     def update(self, key: Key, **values: Any) -> None:
-        """Change fields of a row."""
+        """Change fields in the row of a contestant."""
         self.rows[key] = replace(self.rows[key], **values)
 
     def start(self, shape: tuple[int, int], progress: Progress) -> None:
-        """Start all runners, with calls up to this shape (batch size, length). Raises `UsageError` if all fail."""
+        """Start all runners with batches up to this shape (batch size, length). Raises `UsageError` if all fail."""
         places = [(subject, backend) for backend in self.backends for subject in self.subjects]
         for done, (subject, backend) in enumerate(places, start=1):
             try:
@@ -406,7 +410,7 @@ class Contestants:
         self._require_some()
 
     def _start(self, subject: Subject, backend: Backend, shape: tuple[int, int]) -> dict[str, Any]:
-        """Start a runner; return fields of its row."""
+        """Start one runner and return the fields of its row."""
         key, (batch_size, length) = (subject.role, backend.name), shape
         graph = subject.graph(backend) if backend.runtime == "onnx" else None  # exporting is not timed
         begin = time.perf_counter()
@@ -430,8 +434,8 @@ class Contestants:
                 f"No runtime could be measured: {'; '.join(reasons)}.", hint="Add torch-fp32 to `backends`."
             )
 
-    def surviving(self, task: str, measure: Callable[[], Found]) -> Found:
-        """Call `measure`, and repeat without contestants that fail."""
+    def surviving(self, task: str, measure: Callable[[], Value]) -> Value:
+        """Call `measure`, and repeat the call after removing a contestant that failed."""
         while True:
             try:
                 return measure()
@@ -441,11 +445,11 @@ class Contestants:
                 del self.runners[error.key]
                 self.update(error.key, absent=f"{task}: {error}")
                 self._require_some()
-            with contextlib.suppress(RuntimeError):  # a GPU repeats its fault
-                torch.cuda.empty_cache()  # after the error's frames are gone
+            with contextlib.suppress(RuntimeError):  # a GPU fault is raised again
+                torch.cuda.empty_cache()  # after the error's frames are freed
 
     def measure_memory(self, shape: tuple[int, int], progress: Progress) -> None:
-        """Measure the peak memory at one batch size and length."""
+        """Measure each contestant's peak memory at one shape (batch size, length)."""
         models = {subject.role: str(subject.for_worker()) for subject in self.subjects}
         common = {"device": str(self.device), "threads": torch.get_num_threads()}
         common |= {"batch_size": shape[0], "length": shape[1]}
@@ -453,11 +457,12 @@ class Contestants:
         for (role, name), runner in self.runners.items():
             graph = str(runner.file) if isinstance(runner, OnnxEncoder) else None
             requests.append({"model": models[role], "backend": name, "graph": graph, **common})
-        # A GPU counts the memory of all its processes.
+        # On a GPU one at a time: the driver counts the memory of all processes.
         with ThreadPoolExecutor(1 if self.device.type == "cuda" else min(4, os.cpu_count() or 1)) as pool:
             for done, (key, result) in enumerate(zip(self.runners, pool.map(peak_memory, requests), strict=True), 1):
                 progress("Measuring memory", done, len(requests))
                 if isinstance(result, int):
                     self.update(key, peak_bytes=result)
                 else:
-                    self.notes.append(f"No peak memory for {key[0]} in {BACKENDS[key[1]].title}: {result}.")
+                    title = BACKENDS[key[1]].title
+                    self.notes.append(f"Peak memory of the {key[0]} model in {title} was not measured: {result}.")

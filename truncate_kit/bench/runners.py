@@ -1,7 +1,8 @@
-"""Run one model in one runtime (torch, an exported graph, or sentence-transformers), and time runners side by side.
+"""Run one model in one runtime (torch, an exported graph, or sentence-transformers), and time runners in turns.
 
-All runners have four methods: `prepare(ids)` moves a batch to the device and returns a call that encodes the batch and
-waits; `encode_ids(ids)` and `encode(texts)` return vectors (n, d), `similarities(first, second)` scores (n,).
+All runners have four methods: `prepare(ids)` moves a batch to the device and returns a function that encodes the batch
+and waits for the device; `encode_ids(ids)` and `encode(texts)` return vectors (n, d); `similarities(first, second)`
+returns scores (n,).
 """
 
 import copy
@@ -25,16 +26,16 @@ from truncate_kit.export.runtime import OnnxEncoder, cuda_providers
 from truncate_kit.models.encoder import Encoder, length_batches, original_order
 
 Ids = Sequence[Sequence[int]]
-Found = TypeVar("Found")
+Value = TypeVar("Value")
 Name = TypeVar("Name", bound=Hashable)
 Call = Callable[[], object]
 ENCODE_BATCH = {"cpu": 32, "cuda": 512}  # texts
-TENSORRT_TEXTS = 512  # per batch, at most
-# Thread pools spin for some milliseconds and would slow the next runtime.
+TENSORRT_TEXTS = 512  # most texts per batch
+# Seconds; idle thread pools spin for some milliseconds and would slow the next runtime.
 _REST = 0.02
 WARM_UP_TEXTS = 64
 LATENCY_CALLS = 10  # per round, for a 95th percentile
-# One engine for all shapes, because building takes minutes.
+# TensorRT builds one engine for all shapes, because a build takes minutes.
 _TENSORRT_SHAPES = {
     "trt_fp16_enable": True,
     "trt_profile_min_shapes": "input_ids:1x1,attention_mask:1x1",
@@ -44,23 +45,23 @@ _TENSORRT_SHAPES = {
 
 
 class AbsentError(TruncateKitError):
-    """A contestant cannot be measured; with `key`, that contestant failed while running."""
+    """A contestant cannot be measured; `key` names the contestant if a call failed."""
 
     def __init__(self, reason: str | TruncateKitError, key: Key | None = None) -> None:
         message = f"{reason} {reason.hint}" if isinstance(reason, TruncateKitError) else reason
-        super().__init__(message, hint="Leave it out of `backends`.")
+        super().__init__(message, hint="Remove this backend from `backends`.")
         self.key = key
 
 
 def random_ids(lengths: Sequence[int], vocabulary: int) -> list[list[int]]:
-    """Draw token ids, skipping the vocabulary's first tenth, at most 1,000 (special tokens)."""
+    """Draw random token ids for each length, without the lowest ids (special tokens)."""
     generator = np.random.default_rng(0)
     low = min(vocabulary // 10, 1000)
     return [generator.integers(low, vocabulary, size=length).tolist() for length in lengths]
 
 
 def _dtype(backend: Backend) -> torch.dtype | None:
-    """Return the dtype to cast weights to, if any."""
+    """Return the dtype of converted weights, if they are converted."""
     weights = PRECISIONS[backend.precision].weights
     return None if weights in (None, "float32") else getattr(torch, str(weights))
 
@@ -74,7 +75,7 @@ def encode_in_chunks(ids: Ids, size: int, encode: Callable[[Ids], Tensor]) -> Te
 
 @contextmanager
 def _products(precision: str) -> Iterator[None]:
-    """Compute float32 products in this precision (`high` is TF32)."""
+    """Set torch's precision of float32 products in this context (`high` is TF32)."""
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision(precision)
     try:
@@ -84,7 +85,7 @@ def _products(precision: str) -> Iterator[None]:
 
 
 def _waiting(call: Callable[[], Tensor], device: torch.device, products: str = "highest") -> Callable[[], Tensor]:
-    """Wrap a call: no gradients, float32 products in precision `products`, device synchronized."""
+    """Wrap `call`: no gradients, wait for the device, and `products` as in `_products`."""
 
     def run() -> Tensor:
         with _products(products), torch.inference_mode():
@@ -97,7 +98,7 @@ def _waiting(call: Callable[[], Tensor], device: torch.device, products: str = "
 
 
 class TorchRunner:
-    """Runner of torch, eager or compiled."""
+    """Run a model in torch, eagerly or compiled."""
 
     def __init__(self, backend: Backend, encoder: Encoder, *, device: torch.device) -> None:
         self.device = device
@@ -110,35 +111,35 @@ class TorchRunner:
             except (ImportError, ValueError) as error:
                 raise AbsentError(f"{backend.attention} cannot be used: {first_line(error)}") from error
         if backend.compiled:
-            model = copy.copy(model)  # compiling marks the module, which the eager runner shares
+            model = copy.copy(model)  # compiling changes the module, which the eager runner shares
             model.compile(dynamic=not backend.static, mode="reduce-overhead" if backend.captured else None)
         self.model = model.to(device).eval()
         self.similarities = self.model.similarities
 
     def prepare(self, ids: Ids) -> Callable[[], object]:
-        """Prepare one batch."""
-        with torch.inference_mode():  # tensors made outside would compile again
+        """Move a batch to the device; return a function that encodes it."""
+        with torch.inference_mode():  # tensors made outside would trigger another compilation
             batch = {name: value.to(self.device) for name, value in self.model.pad(ids).items()}
         return _waiting(lambda: self.model(**batch), self.device, self.products)
 
     def encode_ids(self, ids: Ids) -> Tensor:
-        """Encode ids."""
+        """Encode token ids to vectors (n, d)."""
         with _products(self.products):
             return self.model.encode_ids(ids, batch_size=ENCODE_BATCH[self.device.type])
 
     def encode(self, texts: Sequence[str]) -> Tensor:
-        """Encode texts."""
+        """Encode texts to vectors (n, d)."""
         return self.encode_ids(self.model.token_ids(texts))
 
 
 def _open_graph(backend: Backend, encoder: Encoder, graph: Path, device: torch.device) -> OnnxEncoder:
-    """Open a graph.
+    """Open an exported graph in ONNX Runtime.
 
     Raises `AbsentError` if this machine cannot run it, `ModelError` if it is damaged.
     """
-    # Share torch's current stream, so that GPU events time both; 0 means no stream.
+    # ONNX Runtime uses torch's current stream, so that GPU events time both; 0 means no stream.
     stream = torch.cuda.current_stream(device).cuda_stream or None if device.type == "cuda" else None
-    shapes, most = (_TENSORRT_SHAPES, TENSORRT_TEXTS) if backend.tensorrt else (None, None)
+    shapes, most_texts = (_TENSORRT_SHAPES, TENSORRT_TEXTS) if backend.tensorrt else (None, None)
     try:
         if not backend.tensorrt:
             check_runnable(graph, device.type)
@@ -150,7 +151,7 @@ def _open_graph(backend: Backend, encoder: Encoder, graph: Path, device: torch.d
             heads=encoder.heads,
             buckets=backend.captured,
             on_cuda=cuda_providers(device.index, captured=backend.captured, stream=stream, tensorrt=shapes),
-            most_texts=most,
+            most_texts=most_texts,
         )
     except TruncateKitError as error:
         if isinstance(error, ModelError) and not backend.tensorrt:  # TensorRT refuses some graphs
@@ -159,7 +160,7 @@ def _open_graph(backend: Backend, encoder: Encoder, graph: Path, device: torch.d
 
 
 class PeerRunner:
-    """Runner of a saved folder in sentence-transformers."""
+    """Run a saved model in sentence-transformers."""
 
     def __init__(self, backend: Backend, encoder: Encoder, folder: Callable[[], Path], *, device: torch.device) -> None:
         try:
@@ -172,23 +173,23 @@ class PeerRunner:
             model = peer.SentenceTransformer(
                 str(folder()), device=str(device), local_files_only=True, model_kwargs=options
             )
-        except Exception as error:  # its loader raises anything
+        except Exception as error:  # the loader may raise any exception
             raise AbsentError(f"sentence-transformers cannot load the model: {first_line(error)}") from error
         self.model = model if (dtype := _dtype(backend)) is None else model.to(dtype)
         self.similarities = encoder.similarities
 
     def prepare(self, ids: Ids) -> Callable[[], Tensor]:
-        """Prepare one batch."""
-        model = self.model  # capturing self would keep the other model in memory
+        """Move a batch to the device; return a function that encodes it."""
+        model = self.model  # a closure over self would also keep the encoder in memory
         batch = {name: value.to(self.device) for name, value in self.encoder.padded(ids).items()}
         return _waiting(lambda: model(dict(batch))["sentence_embedding"], self.device)
 
     def encode_ids(self, ids: Ids) -> Tensor:
-        """Encode ids."""
+        """Encode token ids to vectors (n, d)."""
         return encode_in_chunks(ids, self.batch_size, lambda part: self.prepare(part)().float().cpu())
 
     def encode(self, texts: Sequence[str]) -> Tensor:
-        """Encode texts."""
+        """Encode texts to vectors (n, d)."""
         options = {"batch_size": self.batch_size, "convert_to_tensor": True, "show_progress_bar": False}
         with _products("highest"):
             vectors: Tensor = self.model.encode(list(texts), **options)
@@ -221,15 +222,15 @@ def make_runner(
     return TorchRunner(backend, encoder, device=device)
 
 
-def guarded(key: Key, call: Callable[..., Found]) -> Callable[..., Found]:
-    """Turn errors of a call into `AbsentError`, except `TruncateKitError`."""
+def guarded(key: Key, call: Callable[..., Value]) -> Callable[..., Value]:
+    """Wrap `call`: exceptions become `AbsentError`, except `TruncateKitError`."""
 
-    def guard(*arguments: Any, **options: Any) -> Found:
+    def guard(*arguments: Any, **options: Any) -> Value:
         try:
             return call(*arguments, **options)
         except TruncateKitError:
             raise
-        except Exception as error:  # runtimes and compilers raise anything
+        except Exception as error:  # runtimes and compilers may raise any exception
             backend = BACKENDS[key[1]]
             reason = "out of GPU memory" if is_out_of_memory(error) else first_line(error)
             runtime = "torch.compile" if backend.compiled else backend.title
@@ -249,10 +250,10 @@ def interleaved(
     warm_up: Mapping[Name, Call] | None = None,
     on_device: dict[Name, list[float]] | None = None,
 ) -> dict[Name, tuple[float, ...]]:
-    """Time `rounds × calls_per_round` calls of each name in turns, so that slowdowns affect all.
+    """Time the calls in turns, so that slowdowns affect all; return the seconds of each call.
 
-    Each turn begins with a pause and an untimed `warm_up`, by default the call itself. `on_device` collects the seconds
-    between GPU events around each call.
+    In each round every name has a turn: a pause, an untimed `warm_up` (by default the call itself), and
+    `calls_per_round` timed calls. `on_device` collects the seconds between GPU events around each call.
     """
     seconds: dict[Name, list[float]] = {key: [] for key in calls}
     order = list(calls)
@@ -281,7 +282,7 @@ def interleaved(
 def time_shape(
     runners: Runners, encoders: Mapping[Role, Encoder], shape: tuple[int, int], *, rounds: int, device: torch.device
 ) -> list[Timing]:
-    """Time batches of random ids of one shape (batch size, length)."""
+    """Time all runners on random ids of one shape (batch size, length)."""
     batch_size, length = shape
     calls = {}
     for key, runner in runners.items():
@@ -333,7 +334,7 @@ def spread(texts: Sequence[str], count: int) -> tuple[str, ...]:
 def time_texts(
     runners: Runners, encoders: Mapping[Role, Encoder], texts: Sequence[str], *, rounds: int, singly: bool
 ) -> list[Timing]:
-    """Time texts including tokenization, in batches or `singly`."""
+    """Time all runners on texts, including tokenization, in batches or `singly`."""
     texts = spread(texts, rounds * LATENCY_CALLS) if singly else texts
 
     def call(key: Key, runner: Runner, count: int | None = None) -> Call:
