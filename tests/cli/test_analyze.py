@@ -42,7 +42,7 @@ def test_no_argument_analyses_the_bundled_miniature_on_the_bundled_pairs(run, tm
     assert "Scores run from 0 to 5" in err
     assert "Analyzed: bundled/test." in err
     written = LayerProfile.read(tmp_path / "exported/analysis/profile.json")
-    assert f"States of {written.num_texts:,} distinct texts" in err
+    assert f"{written.num_texts:,} distinct texts" in err
     assert view_of(written).sentences[-1] in out
     best = max(range(9), key=lambda layer: written.spearman[layer])
     ends = f"(Spearman {written.spearman[best]:.1f}, the last layer {written.spearman[8]:.1f})."

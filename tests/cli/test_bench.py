@@ -48,7 +48,7 @@ def test_without_arguments_it_takes_what_finetune_left(run, workspace, pairs_fil
     for row in ("lean, torch fp32", "full, torch fp32", "2 × 4, lean, torch fp32"):
         assert row in out
     assert "paired bootstrap over 64 pairs, 2,000 resamples" in out
-    assert "What the cut gained" in out
+    assert "Gain of the lean model" in out
     assert "Warning: nothing says" not in out
     report = BenchReport.read(workspace / "bench.json")
     assert {(row.batch_size, row.length) for row in report.timings} == {(1, 4), (2, 4), (None, None)}

@@ -39,7 +39,7 @@ def test_a_file_of_texts_becomes_vectors(workspace, capsys):
     expected = load_encoder("exported/lean").vectors(["a cat", "the dog", "a small red tree"])
     assert np.allclose(np.load("vectors.npy"), expected, atol=1e-4)
     code, out, err = run(capsys, "encode", "texts.txt")
-    assert (code, "3 of them from before" in out) == (0, True)
+    assert (code, "3 of these in an earlier run" in out) == (0, True)
 
 
 @pytest.mark.parametrize("runtime", ["torch", "onnx"])

@@ -98,7 +98,7 @@ def test_text_from_outside_opens_nothing(tiny_folder):
     assert body[0] == f"# {name}, layer 3 of 4, not trained"
     assert body[2] == "A sentence encoder that keeps the first 3 of 4 layers."
     assert body[4:8] == ["| | |", "|---|---|", f"| Data | {name} |", "| Seeds | 0, 1 |"]
-    assert body[8:10] == ["| Vectors | 16 numbers, compared by cosine |", "| Reads | 36 tokens |"]
+    assert body[8:10] == ["| Vectors | 16 numbers, compared by cosine |", "| Maximum length | 36 tokens |"]
     rows = ["Points.", "", "| layer | test |", "|---|---|", "| 1 | 40.00 |", "| **2** | a \\| b |", "| 3 | – |"]
     assert body[11:18] == rows
     assert body[19] == "All of \\`it\\`."

@@ -99,7 +99,7 @@ def test_the_recommendation_follows_interval_and_speed(lean, tmp_path, low, high
     assert why in sentence
     grounds = " ".join(found.grounds[0])
     assert f"95% interval {low:+.2f} to {high:+.2f}, paired bootstrap over 500 pairs" in grounds
-    assert f"Speed: {factor:.1f} ×, both models in torch fp32." in grounds
+    assert f"The lean model is {factor:.1f} times as fast, both models in torch fp32." in grounds
 
 
 def test_what_judges_nothing_recommends_nothing(lean, tmp_path):
@@ -108,7 +108,7 @@ def test_what_judges_nothing_recommends_nothing(lean, tmp_path):
     cases = {
         "few": (replace(bench, quality=bench.quality | {"num_pairs": 3}), "3 pairs are too few"),
         "bundled": (bundled, "their scores say little about your task"),
-        "none": (replace(bench, quality=None, others_busy=0.5), "Speed: 6.0 ×, both models in torch fp32. Other proc"),
+        "none": (replace(bench, quality=None, others_busy=0.5), "6.0 times as fast, both models in torch fp32. Other"),
     }
     for name, (report, ground) in cases.items():
         found = write_page(write_run(tmp_path / name, lean, bench=report, sweep=replace(a_sweep(), model="mine")))
@@ -156,7 +156,7 @@ def test_a_profile_alone_is_shown(looked_at, tmp_path):
     (tmp_path / "analysis").mkdir()
     looked_at.write(tmp_path / "analysis/profile.json")
     found, page = write_page(tmp_path), page_of(tmp_path)
-    assert found.recommendations == ("Nothing is cut yet.",)
+    assert found.recommendations == ("There is no lean model yet.",)
     assert len(page.of("svg")) == 3  # curve, heat map, untrained scores
     assert f"truncate-kit finetune --workspace {tmp_path}" in found.commands
 
@@ -165,7 +165,7 @@ def test_a_profile_alone_is_shown(looked_at, tmp_path):
     ("key", "result", "title"),
     [
         ("contrast", a_contrast(), "Contrastive training"),
-        ("cut", CutResult(model="m", layer=2, depth=4, parameters=10, full_parameters=20), "What was cut"),
+        ("cut", CutResult(model="m", layer=2, depth=4, parameters=10, full_parameters=20), "The cut model"),
     ],
 )
 def test_each_method_has_its_part(lean, tmp_path, key, result, title):
@@ -192,7 +192,7 @@ def test_a_look_at_another_model_is_said_to_be_one(lean, looked_at, tmp_path):
 
 
 def test_nothing_there_is_one_sentence_and_a_hint(tmp_path):
-    with pytest.raises(UsageError, match="No command has left a model"):
+    with pytest.raises(UsageError, match="contains no model"):
         write_page(tmp_path)
     with pytest.raises(UsageError, match="There is no folder"):
         write_page(tmp_path / "none")
@@ -206,7 +206,7 @@ def test_benches_of_other_weights_and_damaged_ones_are_left_out(lean, tmp_path):
     run = write_run(tmp_path / "run", lean, bench=gone)
     (run / "bench-2.json").write_text("{")
     grounds = write_page(run).grounds[0]
-    assert "bench.json measured other weights than those here, so it is left out. Run bench again." in grounds
+    assert "bench.json measured different weights than this model has, so it is not shown. Run bench again." in grounds
     own = replace(bench, bundled=True)
     own.write(run / "bench.json")
     bench.write(run / "bench-2.json")

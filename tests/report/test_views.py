@@ -163,7 +163,7 @@ def test_what_is_said_of_a_distillation():
     assert view_of(replace(made, tryouts=(tryout,))).tables[-2].rows == [("1, 3", "70.00", "60.00", "50.0 %")]
     assert "this is the closest" in said(replace(made, holds=False, needed=99.0))
     texts = made.texts | {"compared": 10, "excluded": 3}
-    assert "10 texts of evaluation sets compared as whole texts, 3 left out" in said(replace(made, texts=texts))
+    assert "Excluded: 3 that equal one of 10 texts of evaluation sets" in said(replace(made, texts=texts))
 
 
 def test_other_trainings():
@@ -173,7 +173,7 @@ def test_other_trainings():
     heads = view_of(some_heads())
     steps, worst = heads.tables
     assert steps.rows[steps.marked] == ("siamese", "2", "1,234", "62.50 ± 0.71", "53.00 ± 1.41", "52.00 ± 0.00")
-    assert steps.rows[1][0] == "states of block 1 as they are, best on test"
+    assert steps.rows[1][0] == "untrained states of block 1 (best on test)"
     assert worst.rows[0][0].endswith("… | b")
     assert worst.rows[0][1:] == ("0.25", "0.75", "-0.50")
     assert "1 of the 2 distinct test sentences are also in train" in said(some_heads())
@@ -225,7 +225,7 @@ def test_a_column_of_the_gpu_is_shown_only_if_it_was_measured():
     shape = timing(("full", "torch-fp32"), "latency", (0.01, 0.01), sentences=1, tokens=16, shape=(1, 16))
     for seconds in ((), (0.002, 0.004, 0.009)):
         report = replace(a_bench(), timings=(replace(shape, device_seconds=seconds),))
-        fixed = next(table for table in view_of(report).tables if table.title == "Every timing")
+        fixed = next(table for table in view_of(report).tables if table.title == "All timings")
         assert ("GPU p50 ms" in fixed.columns) == bool(seconds)
         if seconds:
             assert fixed.rows[0][3] == "4.00"

@@ -1,1 +1,1 @@
-"""Views of results, by subject; `chart` draws figures, `page` writes HTML, `card` model cards."""
+"""Turn results into views; `chart` draws figures, `page` writes HTML, `card` writes model cards."""

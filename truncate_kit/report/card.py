@@ -1,4 +1,4 @@
-"""Model cards: the README of a saved model."""
+"""Write model cards: the README.md of saved models."""
 
 import shutil
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _USAGE = "## Usage"
 _HEADS = (
-    "Vectors are the codes of all blocks side by side; `load_encoder(path).similarities(u, v)` is the trained score.\n"
-    "sentence-transformers has no such module and cannot load this folder."
+    "A vector concatenates the codes of all blocks; `load_encoder(path).similarities(u, v)` is the trained score.\n"
+    "sentence-transformers cannot compute these codes, so it cannot load this folder."
 )
 SAMPLE_TEXTS = '["A dog runs.", "A puppy is running."]'
 
@@ -30,7 +30,7 @@ SAMPLE_TEXTS = '["A dog runs.", "A puppy is running."]'
 def card_text(
     result: Any, encoder: "Encoder", origin: Origin, trial: "Trial | None" = None, pairs: "PairSplits | None" = None
 ) -> str:
-    """Return the card of a saved model; a sweep passes the saved trial and its pairs."""
+    """Return the model card of a result; a sweep passes its saved trial and its pairs."""
     view, data, scores = view_of(result), origin.data, list[tuple[str, str, float]]()
     name, _, numbers = place_in_words(origin.layer, origin.blocks).partition(" ")
     table, notes = next(iter(view.tables), None), [*view.notes, *view.sentences, *view.details]
@@ -51,7 +51,7 @@ def card_text(
         (capitalized(name), f"{numbers} of {origin.depth}"),
         ("Parameters", f"{origin.parameters:,}"),
         ("Data", data),
-        ("Before it", getattr(result, "before", "")),
+        ("Training before", getattr(result, "before", "")),
         ("Layers", f"their mean: {listed(encoder.combination)}" if encoder.combination else ""),
     )
     return write_card(encoder, origin, facts=facts, table=table, notes=notes, scores=scores)
@@ -66,9 +66,9 @@ def write_card(
     notes: Sequence[str] = (),
     scores: Sequence[tuple[str, str, float]] = (),
 ) -> str:
-    """Return escaped Markdown with front matter for the hub.
+    """Return a model card: escaped Markdown, with the front matter that the hub reads.
 
-    scores: data set, metric name of the hub, and test score from 0 to 1.
+    scores: Data set, the hub's name of the metric, and test score from 0 to 1.
     """
     title = origin.words
     if Path(origin.model).is_dir():  # local paths are useless to others
@@ -87,10 +87,10 @@ def write_card(
         **_inherited(origin.model),
     )
     measure = encoder.settings.get("similarity_fn_name") or "cosine"
-    compared = f"compared by {measure}" if plain else "compared by a score of their own"
+    compared = f"compared by {measure}" if plain else "compared by a trained score"
     rows = [(name, value) for name, value in facts if value]
-    rows += [("Vectors", f"{encoder.vector_width} numbers, {compared}"), ("Reads", f"{length} tokens")]
-    scored = "No score was measured" if table is None else "The scores above are all that was measured"
+    rows += [("Vectors", f"{encoder.vector_width} numbers, {compared}"), ("Maximum length", f"{length} tokens")]
+    scored = "No score was measured" if table is None else "Only the scores above were measured"
     parts = [
         f"---\n{harmless(front.to_yaml())}\n---",
         f"# {in_markdown(title)}",
@@ -101,7 +101,7 @@ def write_card(
         _USAGE,
         *(_usage(encoder) if plain else [_HEADS]),
         "## Limits",
-        f"{scored}: not other domains, languages or tasks. Measure on your own texts. Longer texts are "
+        f"{scored}; other domains, languages and tasks were not tested. Measure on your own texts. Longer texts are "
         f"truncated to {length} tokens.",
         f"Made by truncate-kit {VERSION}.",
     ]
@@ -109,7 +109,7 @@ def write_card(
 
 
 def add_figure(folder: Path, figure: Path, caption: str) -> None:
-    """Copy a figure beside a saved model and show it on its card."""
+    """Copy a figure into a saved model's folder and show it on the card."""
     card = folder / "README.md"
     if not card.is_file():  # removed meanwhile
         return
@@ -121,7 +121,7 @@ def add_figure(folder: Path, figure: Path, caption: str) -> None:
 
 
 def _usage(encoder: "Encoder") -> list[str]:
-    """Return usage code; for graphs only if texts need no preprocessing."""
+    """Return code for sentence-transformers, and for ONNX Runtime if texts need no preprocessing."""
     from truncate_kit.models.pipeline import loading_words
 
     code = "```python\n{}\n```".format
@@ -139,7 +139,7 @@ def _usage(encoder: "Encoder") -> list[str]:
 
 
 def sentence_transformers_lines(place: str, *, own_pooling: bool = False) -> str:
-    """Return code that encodes with sentence-transformers."""
+    """Return code that encodes with sentence-transformers; `own_pooling`: by this package's module."""
     trusting = ", trust_remote_code=True" if own_pooling else ""
     return (
         "from sentence_transformers import SentenceTransformer\n\n"
@@ -174,11 +174,11 @@ def _inherited(name: str) -> dict[str, Any]:
         return {}
     keys = ("base_model", "language", "license", "license_name", "license_link")
     values = {key: value for key in keys if isinstance(value := getattr(card, key, None), str | list)}
-    # Texts only: YAML reads the language "no" as False.
+    # Keep text values only: YAML reads the language "no" as False.
     inherited = {key: value for key, value in values.items() if [*value] == [*map(str, value)]}
     base, link = inherited.get("base_model"), str(inherited.get("license_link"))
     if not isinstance(base, str) or is_there(Path(base)):
         inherited.pop("base_model", None)
-    if not link.startswith("https://"):  # the file is not copied
+    if not link.startswith("https://"):  # a local license file is not copied
         inherited.pop("license_link", None)
     return inherited

@@ -20,9 +20,9 @@ from truncate_kit.core.errors import harmless
 from truncate_kit.core.files import replacing
 from truncate_kit.report.view import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILION, Plot, Series, View
 
-ABREAST = 3  # panels
+ABREAST = 3  # panels in a row
 TIP = "tip: "  # prefix of ids that contain a tooltip
-_MOST_NUMBERS = 200  # readable in a heat map
+_MOST_NUMBERS = 200  # that stay readable in a heat map
 _MOST_BELOW = 12  # legend entries; longer legends are drawn at the side
 _PAGE: dict[Any, Any] = {
     "font.size": 11,
@@ -57,7 +57,7 @@ def write_figures(view: View, folder: Path, ending: str = "") -> list[Path]:
 
 
 def write_plots(plots: Sequence[Plot], path: Path) -> Path:
-    """Write plots as one PNG, side by side, or stacked if at most two. Raises `FileProblemError`."""
+    """Write plots as panels of one PNG: up to two stacked, more in rows of three. Raises `FileProblemError`."""
     across, rows = (1, len(plots)) if len(plots) <= 2 else (ABREAST, math.ceil(len(plots) / ABREAST))
     curves, heat = sum(bool(series.label) for series in plots[0].series), plots[0].heat
     size = (9.0, 4.5 * rows + 0.5) if curves <= _MOST_BELOW else (11.0, max(5.0, 0.2 * curves + 1))
@@ -118,11 +118,11 @@ def _draw_series(axes: Axes, series: Series) -> None:
         axes.errorbar(x, y, bars, fmt="none", ecolor=series.color, capsize=3)
         low, high = ([mean + sign * bar for mean, bar in zip(y, bars, strict=True)] for sign in (-1, 1))
         axes.fill_between(x, low, high, color=series.color, alpha=0.2, linewidth=0)
-    look: dict[str, Any] = {"color": series.color, "linestyle": series.line or "None", "linewidth": series.width}
-    look |= {"marker": series.marker or "None", "markersize": series.size, "label": series.label or None}
-    look |= {"markerfacecolor": "none", "markeredgewidth": 2 if series.size > 6 else None} if series.hollow else {}
+    style: dict[str, Any] = {"color": series.color, "linestyle": series.line or "None", "linewidth": series.width}
+    style |= {"marker": series.marker or "None", "markersize": series.size, "label": series.label or None}
+    style |= {"markerfacecolor": "none", "markeredgewidth": 2 if series.size > 6 else None} if series.hollow else {}
     tip = TIP + series.tip.replace('"', "'") if series.tip else None  # quoted like other ids
-    axes.plot(x, y, gid=tip, **look)
+    axes.plot(x, y, gid=tip, **style)
     for left, height, text in zip(x, y, series.texts, strict=False):
         above: dict[str, Any] = {"xytext": (0, 9), "textcoords": "offset points", "ha": "center"}
         axes.annotate(text, (left, height), parse_math=False, **above)
@@ -138,10 +138,10 @@ def _draw_heat(axes: Axes, plot: Plot) -> None:
     rows, columns = len(plot.heat), len(plot.heat[0])
     image = axes.pcolormesh([_numbers(row) for row in plot.heat], cmap="cividis", vmin=low, vmax=high)
     shown = range(0, columns, 1 + columns // 14)
-    axes.set_xticks([at + 0.5 for at in shown], [*map(str, shown)])
+    axes.set_xticks([index + 0.5 for index in shown], [*map(str, shown)])
     step = 1 if plot.rows else 1 + rows // 14
-    names = plot.rows or [str(at) for at in range(rows)]
-    axes.set_yticks([at + 0.5 for at in range(0, rows, step)], names[::step], parse_math=False)
+    names = plot.rows or [str(index) for index in range(rows)]
+    axes.set_yticks([index + 0.5 for index in range(0, rows, step)], names[::step], parse_math=False)
     if plot.rows:
         axes.invert_yaxis()
     if rows * columns <= _MOST_NUMBERS:
@@ -162,7 +162,7 @@ def write_figure(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
     with replacing(path) as target, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # scripts that the font lacks
         figure.set_dpi(dpi)
-        figure.draw_without_rendering()  # lays out once: else savefig draws twice
+        figure.draw_without_rendering()  # compute the layout once; otherwise savefig draws twice
         figure.set_layout_engine("none")
         figure.savefig(target, dpi=dpi, format="png")
     return path
@@ -170,7 +170,7 @@ def write_figure(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
 
 def inline_svg(plot: Plot) -> Markup:
     """Draw a plot as one `<svg>` element with a legend below; text is not converted to paths."""
-    name = f"plot-{zlib.crc32(repr(plot).encode()):x}"  # plots of a page share their ids
+    name = f"plot-{zlib.crc32(repr(plot).encode()):x}"  # ids must differ between the plots of a page
     with rc_context(_PAGE | {"svg.hashsalt": name}):  # same figure, same bytes
         figure = Figure(figsize=(5.8, 5.2 if len(plot.series) > 3 else 4.4), layout="constrained")
         axes = figure.add_subplot()

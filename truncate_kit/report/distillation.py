@@ -1,4 +1,4 @@
-"""The view of a distillation."""
+"""Show the result of a distillation."""
 
 from __future__ import annotations
 
@@ -26,39 +26,39 @@ def view_distill_result(result: DistillResult) -> View:
     from truncate_kit.methods.distill.settings import graph_within
 
     words, search = result.vocabulary, result.search
-    taken = graph_within(result.frontier, result.budget, result.needed)
+    winner = graph_within(result.frontier, result.budget, result.needed)
     columns: dict[str, Column] = {"blocks": lambda row: len(row[0]), "best": lambda row: row[1]}
     for rule, kept in search.baselines.items():
         columns[rule.replace("_", " ")] = partial(_same_size, kept)
-    title = f"Without training: the best choice of blocks by {result.metric}, and the choices of simpler rules"
+    title = f"Before training: the best choice of blocks by {result.metric}, and the choices of simpler rules"
     tables = [sizes_table(result), Table.of(title, search.best, columns, detail=True)]
     if result.tryouts:
         tries: dict[str, Column] = {
             "blocks": lambda row: listed(row.blocks),
             "without training": "untrained",
-            "after learning": lambda row: max(row.scores),
+            "after training": lambda row: max(row.scores),
             "nearest": lambda row: row.agreement and f"{row.agreement.overlap:.1f} %",
         }
-        title = "Choices of blocks after training on few texts; nearest texts in common decide near-ties"
+        title = "Choices of blocks after training on few texts; the overlap of nearest texts decides near-ties"
         rows = sorted(result.tryouts, key=lambda row: (len(row.blocks), -row.score))
         tables.append(Table.of(title, rows, tries, detail=True))
     plots = [_sizes_plot(result)]
     if result.frontier:
-        tables = [_graphs(result, taken, every=False), *tables, _graphs(result, taken, every=True)]
-        plots.append(_graphs_plot(result, taken))
+        tables = [_graphs(result, winner, every=False), *tables, _graphs(result, winner, every=True)]
+        plots.append(_graphs_plot(result, winner))
     student, settings = result.student, result.settings
-    how = (
+    training = (
         f"Training: 1 − cosine to the vectors of {settings.teacher}; {student.steps:,} steps of {settings.batch_size} "
         f"texts, peak learning rate {result.learning_rate:g}, {settings.precision}."
     )
-    tried = f"{counted(search.tried, 'choice')} of blocks tried without training in {search.seconds:.0f} s."
+    tried = f"Scored {counted(search.tried, 'choice')} of blocks without training in {search.seconds:.0f} s."
     return View(
         "sizes",
         "How many blocks",
         tables,
-        [tried, choice(result), *_graph_choice(result, taken)],
+        [tried, choice(result), *_graph_choice(result, winner)],
         notes=[*(vocabulary_sentences(words) if words else ()), *_notes(result)],
-        details=[bool(student.scores) and not student.as_it_came and how],
+        details=[bool(student.scores) and not student.as_it_came and training],
         plots=plots,
     )
 
@@ -70,93 +70,93 @@ def _same_size(kept: Sequence[Scored], row: Scored) -> Cell:
 def _notes(result: DistillResult) -> list[Any]:
     student, model, texts = result.student, Path(result.model).name, result.texts
     untrained, best = student.untrained or 0.0, max(student.scores, default=math.inf)
-    compared = f"{counted(texts['compared'], 'text')} of evaluation sets compared as whole texts"
-    kept = ", so they are saved untrained" if student.as_it_came else ""
+    compared = f"{counted(texts['compared'], 'text')} of evaluation sets (whole texts compared)"
+    kept = ", so the untrained blocks are saved" if student.as_it_came else ""
     return [
-        f"Texts: {texts['num_texts']:,} distinct texts, {texts['middle']} tokens in the middle, 95 of 100 at most "
-        f"{texts['long']}, {texts['cut']:,} cut at the model's length; {compared}, {texts['excluded']:,} left out.",
+        f"Texts: {texts['num_texts']:,} distinct texts; tokens: median {texts['middle']}, 95th percentile "
+        f"{texts['long']}; {texts['cut']:,} truncated at the model's limit. Excluded: {texts['excluded']:,} that equal "
+        f"one of {compared}.",
         result.num_seen
-        and f"{counted(result.num_seen, 'test pair')} left out: {model} was trained on them or chosen by them.",
+        and f"Not scored: {counted(result.num_seen, 'test pair')} on which {model} was trained or selected.",
         untrained >= best
         and f"Training did not improve these blocks: {untrained:.2f} before, at most {best:.2f} after "
-        f"{counted(student.steps, 'step')}{kept}. Give more texts, or a smaller `learning_rate`.",
-        result.all_words and f"With the whole vocabulary the agreement is {agreement_in_words(result.all_words)}.",
+        f"{counted(student.steps, 'step')}{kept}. Use more texts, or a smaller `learning_rate`.",
+        result.all_words and f"With the full vocabulary the agreement is {agreement_in_words(result.all_words)}.",
         result.measure != "cosine"
-        and f"{model} compares vectors by {result.measure}; learning keeps directions only: use the cosine.",
+        and f"{model} compares vectors by {result.measure}; distillation preserves only directions: compare by cosine.",
         *(() if result.data_tokens is None else longer_texts(result.data, result.data_tokens, texts["long"])),
     ]
 
 
 def agreement_in_words(agreement: Agreement | None) -> str | None:
-    """Write the correlation with its interval."""
+    """Return the correlation with its interval as text."""
     return None if agreement is None else _with_interval(agreement.correlation, (agreement.low, agreement.high))
 
 
 def choice(result: DistillResult) -> str:
-    """Describe the choice, its speed, and its agreement with the full model."""
+    """Describe the chosen blocks: speed, agreement with the full model, and scores."""
     student, agreement, scores = result.student, result.student.agreement, result.scores
     within = in_points(result.budget.within or 0)
-    said = (
+    sentence = (
         f"Chosen: {counted(len(result.chosen), 'block')} of {result.depth} ({listed(result.chosen)}), "
-        f"{_with_interval(result.speedup, student.speedup_interval)} times the texts a second"
+        f"{_with_interval(result.speedup, student.speedup_interval)} times as fast"
     )
     if agreement is not None:
         common = f"{agreement.overlap:.0f} % [{agreement.overlap_low:.0f}, {agreement.overlap_high:.0f}]"
-        said += f"; agreement {agreement_in_words(agreement)} with {result.settings.teacher} on held-out texts, "
-        said += f"{common} of nearest texts in common"
-    said += "."
+        sentence += f"; agreement {agreement_in_words(agreement)} with {result.settings.teacher} on held-out texts, "
+        sentence += f"{common} of nearest texts in common"
+    sentence += "."
     if scores is not None:
         some = f" of {scores.num_compared:,} queries" if scores.of_queries and scores.num_compared else ""
         ends = f"; {scores.too_few}" if scores.too_few else f" [{scores.low:+.2f}, {scores.high:+.2f}]"
-        said += (
+        sentence += (
             f" {scores.data}, {scores.metric}{some}: {scores.lean:.2f} against {scores.full:.2f}, "
             f"{scores.difference:+.2f}{ends}."
         )
         if scores.mixed is not None:
-            said += f" Lean queries on the full model's documents: {scores.mixed:.2f}."
+            sentence += f" Lean queries on the full model's documents: {scores.mixed:.2f}."
     if result.holds_unseen is False and result.holds:
-        said += f" On held-out data the loss exceeds {within}."
+        sentence += f" On held-out data the loss exceeds {within}."
     if not result.holds:
-        said += f" No cut reaches {result.needed:.2f}, a loss of {within}: this is the closest."
-    return said
+        sentence += f" No choice of blocks reaches {result.needed:.2f} (a loss of {within}); this one is the closest."
+    return sentence
 
 
-def _graph_choice(result: DistillResult, taken: LeanModel | None) -> list[str]:
+def _graph_choice(result: DistillResult, winner: LeanModel | None) -> list[str]:
     budget = result.budget
     if not result.frontier or budget.blocks is not None:
         return []
-    if taken is None:
+    if winner is None:
         return ["No measured graph is within the budget."]
     asked = {
         "within": f"The fastest graph that loses at most {in_points(budget.within or 0)}",
         "speedup": f"The best graph that is {budget.speedup} times as fast as the full float32 one",
         "megabytes": f"The best graph of at most {budget.megabytes} MB",
     }[budget.kind]
-    speedup = _with_interval(taken.texts_per_second / result.frontier[0].texts_per_second, taken.speedup_interval)
-    said = (
-        f"{asked}: {_named(taken)}; {speedup} × the speed, score {_with_interval(taken.score, taken.interval, '.2f')}"
-    )
-    if taken.agreement is not None:
-        said += f", agreement {agreement_in_words(taken.agreement)} on held-out texts"
-    other = f" Saved: {blocks_in_words(result.chosen)}; `blocks` saves others."
-    return [f"{said}.{'' if taken.blocks == result.chosen else other}"]
+    speedup = _with_interval(winner.texts_per_second / result.frontier[0].texts_per_second, winner.speedup_interval)
+    score = _with_interval(winner.score, winner.interval, ".2f")
+    sentence = f"{asked}: {_named(winner)}; {speedup} × the speed, score {score}"
+    if winner.agreement is not None:
+        sentence += f", agreement {agreement_in_words(winner.agreement)} on held-out texts"
+    other = f" Saved: {blocks_in_words(result.chosen)}; set `blocks` to save others."
+    return [f"{sentence}.{'' if winner.blocks == result.chosen else other}"]
 
 
 def sizes_table(result: DistillResult) -> Table:
-    """List each number of blocks, the full model last."""
+    """Return a table with one row per number of blocks, the full model last."""
     full, needed = result.candidates[-1], ""
     if result.needed is not None:
-        needed = f", {result.needed:.2f} is needed to lose at most {in_points(result.budget.within or 0)}"
+        needed = f", a loss of at most {in_points(result.budget.within or 0)} needs {result.needed:.2f}"
     return Table.of(
         f"The best choice of each number of blocks by {result.metric} (selection score, optimistic), and agreement on "
         "other held-out texts; "
-        f"{result.settings.teacher} has {result.full_score:.2f}{needed}; speed 1 is "
+        f"{result.settings.teacher} scores {result.full_score:.2f}{needed}; speed 1 is "
         f"{full.texts_per_second:,.0f} texts a second in torch",
         result.candidates,
         {
             "blocks": lambda row: listed(row.blocks) + " (full model)" * (row is full),
             "without training": lambda row: _with_interval(row.untrained or 0.0, row.interval, ".2f"),
-            "after learning": lambda row: row.score if row.scores else None,
+            "after training": lambda row: row.score if row.scores else None,
             "agreement": lambda row: agreement_in_words(row.agreement),
             "nearest": lambda row: row.agreement and f"{row.agreement.overlap:.0f} %",
             **_costs(full),
@@ -164,30 +164,32 @@ def sizes_table(result: DistillResult) -> Table:
             "texts/s": "texts_per_second:,.0f",
         },
         marked=result.student,
-        detail=bool(result.frontier),  # the graphs' table replaces these rows
+        detail=bool(result.frontier),  # then the table of graphs is shown first
     )
 
 
-def _graphs(result: DistillResult, taken: LeanModel | None, *, every: bool) -> Table:
-    """List graphs with scores by dimensions; `every` includes dominated graphs."""
-    full, at = result.frontier[0], {(row.graph, row.dims): row for row in result.frontier}
+def _graphs(result: DistillResult, winner: LeanModel | None, *, every: bool) -> Table:
+    """Return the table of graphs with scores by dimensions; `every` includes dominated graphs."""
+    full, by_graph = result.frontier[0], {(row.graph, row.dims): row for row in result.frontier}
     graphs = list({row.graph: row for row in reversed(result.frontier)}.values())[::-1]
-    wanted = {row.graph for row in result.frontier if every or row in (full, taken) or not row.dominated}
+    wanted = {row.graph for row in result.frontier if every or row in (full, winner) or not row.dominated}
     shown = [row for row in graphs if row.graph in wanted]
 
     def score(dims: int, graph: LeanModel) -> Cell:
-        row = at.get((graph.graph, dims))
+        row = by_graph.get((graph.graph, dims))
         return None if row is None else f"({row.score:.2f})" if row.dominated else row.score
 
     title = (
         f"{'All' if every else f'{len(shown)} of'} {len(graphs)} graphs, with scores ({result.metric}) by dimensions; "
-        f"in brackets: beaten; speed 1 is {full.texts_per_second:,.0f} texts a second"
+        f"in brackets: beaten by another graph; speed 1 is {full.texts_per_second:,.0f} texts a second"
     )
     columns: dict[str, Column] = {"blocks": lambda row: listed(row.blocks), "precision": "precision", "words": "words"}
     for dims in sorted({row.dims for row in result.frontier}, reverse=True):
         columns[f"{dims} dims"] = partial(score, dims)
     columns |= _costs(full)
-    columns["result"] = lambda row: f"chosen at {taken.dims}" if taken is not None and taken.graph == row.graph else ""
+    columns["result"] = lambda row: (
+        f"chosen at {winner.dims}" if winner is not None and winner.graph == row.graph else ""
+    )
     return Table.of(title, shown, columns | {"texts/s": "texts_per_second:,.0f"}, detail=every)
 
 
@@ -210,46 +212,46 @@ def _sizes_plot(result: DistillResult) -> Plot:
         series.append(Series(speeds, scores, "first blocks", GREY, marker="s", line=":"))
     if learned:
         x, y = zip(*((speed, row.score) for speed, row in learned), strict=True)
-        series.append(Series(x, y, "after learning", marker="D", line="", size=8))
+        series.append(Series(x, y, "after training", marker="D", line="", size=8))
     series.append(ring(result.speedup, result.student.score, f"chosen: {listed(result.chosen)}"))
     axes = (
         f"texts a second, full model = 1 ({full.texts_per_second:,.0f} in torch)\nnumbers are blocks",
-        f"score in points\n({result.metric})",  # layer names make it longer than the axis
+        f"score in points\n({result.metric})",  # some metrics are longer than the axis
     )
     title = f"Blocks of {Path(result.model).name}: score against speed"
     return Plot(title, *axes, series, file="frontier")
 
 
-def _graphs_plot(result: DistillResult, taken: LeanModel | None) -> Plot:
+def _graphs_plot(result: DistillResult, winner: LeanModel | None) -> Plot:
     """Draw every graph by speed and score.
 
-    Color and shape: precision and words; size: dimensions; hollow: beaten.
+    Color: precision. Shape: precision and vocabulary. Size: dimensions. Hollow: dominated.
     """
     full, labelled, series = result.frontier[0], set[tuple[str, bool]](), list[Series]()
     for row in result.frontier:
         kind, speed = (row.precision, row.words < full.words), row.texts_per_second / full.texts_per_second
         label = "" if kind in labelled else f"ONNX Runtime {kind[0]}" + ", fewer words" * kind[1]
         tip = f"{_named(row)}: {speed:.2f} × the speed, score {row.score:.2f}, {row.megabytes:.1f} MB"
-        look: dict[str, Any] = {
+        style: dict[str, Any] = {
             "marker": _MARKS[kind],
             "hollow": row.dominated,
             "size": _LARGEST * (row.dims / full.dims) ** 0.5,  # area: share of dimensions
             "texts": [str(len(row.blocks))] if (row.dims, row.words) == (full.dims, full.words) else (),
             "tip": tip + ", beaten" * row.dominated,
         }
-        series.append(Series([speed], [row.score], label, PRECISIONS[row.precision].color, line="", **look))
+        series.append(Series([speed], [row.score], label, PRECISIONS[row.precision].color, line="", **style))
         labelled.add(kind)
     if any(row.dims < full.dims for row in result.frontier):
         series.append(Series((), (), "smaller marks: fewer dimensions", GREY, line="", size=4.5))
     if any(row.dominated for row in result.frontier):
         series.append(Series((), (), "hollow: beaten", GREY, line="", hollow=True))
-    if taken is not None:
-        series.append(ring(taken.texts_per_second / full.texts_per_second, taken.score, f"chosen: {_named(taken)}"))
+    if winner is not None:
+        series.append(ring(winner.texts_per_second / full.texts_per_second, winner.score, f"chosen: {_named(winner)}"))
     axes = (
         f"texts a second, full model's float32 graph = 1 ({full.texts_per_second:,.0f})\nnumbers are blocks",
         f"score in points\n({result.metric})",
     )
-    return Plot("Each graph that was measured, by dimensions and words", *axes, series)
+    return Plot("All measured graphs, by dimensions and words", *axes, series)
 
 
 def _named(row: LeanModel) -> str:
@@ -257,5 +259,5 @@ def _named(row: LeanModel) -> str:
 
 
 def _with_interval(value: float, ends: tuple[float, float] | None, form: str = ".1f") -> str:
-    """Write a number with its interval: "97.0 [96.5, 97.5]"."""
+    """Return a number with its interval, such as "97.0 [96.5, 97.5]"."""
     return format(value, form) + ("" if ends is None else f" [{ends[0]:.1f}, {ends[1]:.1f}]")

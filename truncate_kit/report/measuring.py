@@ -1,4 +1,4 @@
-"""Views of benches, exported graphs, evaluation suites and encoded files."""
+"""Show benches, exported graphs, evaluation suites and encoded files."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from truncate_kit.export.encode import EncodedFile
 
 _COMPARED = {
-    "part": "Warning: the lean model was cut without further training: training may change its score.",
+    "part": "Warning: the lean model was cut and not trained since: training may change its score.",
     "untuned": "Warning: neither model was fine-tuned: their scores say little about fine-tuned ones.",
-    "unknown budget": "Warning: the models may differ in their fine-tuning budget; `finetune()` makes a fair pair.",
+    "unknown budget": "Warning: the fine-tuning budgets may differ; `finetune()` trains both models with the same one.",
     "unfair": "Warning: only one model was fine-tuned: their scores cannot be compared, so no difference is stated.",
 }
 
@@ -39,11 +39,11 @@ BUNDLED_SAY_LITTLE = "The bundled pairs are synthetic: their scores say little a
 _CURVES = {"as it is": (GREY, ":"), "last layer": (BLUE, "-"), "layers combined": (VERMILION, "-")}
 _FORMS = {"lean less full": "+.2f", "nDCG less full": "+.2f", "fewer errors %": "+.1f", "seconds": ".1f",
           "ms per query": ".3f", "index MB": ".1f"}  # fmt: skip
-"""Number formats by heading."""
+"""Number formats by column heading."""
 
 
 def view_bench_report(report: BenchReport) -> View:
-    """Show the gain, each runtime, and each timing."""
+    """Show what the lean model gains, then each runtime and each timing."""
     where = report.processor if report.device == "cpu" else f"{report.device}, {report.processor}"
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
     absent = [f"{_runs(row)} ({row.absent.rstrip('.')})" for row in report.contestants if row.absent is not None]
@@ -67,7 +67,7 @@ def view_bench_report(report: BenchReport) -> View:
 
 
 def quality_sentence(report: BenchReport, quality: dict[str, float]) -> str:
-    """State the difference in score with its interval."""
+    """Describe the difference in score, with its interval."""
     scores = "{} lean {lean:.2f}, full {full:.2f}: {difference:+.2f} points".format(report.metric, **quality)
     if few := too_few(int(quality["num_pairs"]), *report.unit):
         return f"{scores}; {few}."
@@ -88,7 +88,7 @@ def _runs(row: Any) -> str:
 
 
 def _overview(report: BenchReport) -> Table:
-    """Show each model in each runtime."""
+    """Return a table with one row per model and runtime."""
     on = "" if report.scored_on is None else f"; {report.metric} × 100 on {report.scored}"
     one = "one sentence" if any(row.scenario == "one sentence" for row in report.timings) else "latency"
 
@@ -118,7 +118,7 @@ def _overview(report: BenchReport) -> Table:
 
 
 def _timings(report: BenchReport) -> Table:
-    """Show each timing."""
+    """Return a table with one row per timing."""
     unit = f"hours on {report.threads} CPU threads" if report.device == "cpu" else "GPU-hours"
     columns: dict[str, Column] = {
         "texts × tokens, model, runtime": lambda row: (
@@ -131,13 +131,13 @@ def _timings(report: BenchReport) -> Table:
         "tokens/s": "tokens_per_second:,.0f",
         f"{unit} for a billion": lambda row: f"{1e9 / row.sentences_per_second / 3600:,.1f}",
     }
-    return Table.of("Every timing", report.timings, columns, detail=True)
+    return Table.of("All timings", report.timings, columns, detail=True)
 
 
 def gained_table(report: BenchReport) -> Table | None:
-    """Compare size, score and speed of lean and full.
+    """Compare size, score and speed, if a runtime timed both models.
 
-    Full runs in `BASE` and lean as a graph if possible; else both in one runtime.
+    Times of full are from `BASE` and times of lean from its graph, if measured; else both from one runtime.
     """
     shared = compared_in(report)
     if shared is None:
@@ -148,7 +148,7 @@ def gained_table(report: BenchReport) -> Table | None:
     kilobytes = [(model.weights_bytes or 0) // 1000 for model in (lean, full)]
     sizes = [("layers", "fewer", lean.layer, full.layer), ("parameters", "fewer", lean.parameters, full.parameters)]
     sizes += [("weights on disk, kB", "smaller", kilobytes[0], kilobytes[1])]
-    rows = [(name, f"{a:,}", f"{b:,}", f"{b / a:.2f}× {how}") for name, how, a, b in sizes if a and b]
+    rows = [(name, f"{a:,}", f"{b:,}", f"{b / a:.2f}× {word}") for name, word, a, b in sizes if a and b]
     if quality is not None:
         difference = "{difference:+.1f} [{low:+.1f}, {high:+.1f}]".format(**quality)
         rows.append((f"score ({report.metric} × 100)", f"{quality['lean']:.1f}", f"{quality['full']:.1f}", difference))
@@ -164,14 +164,14 @@ def gained_table(report: BenchReport) -> Table | None:
             )
             rows.append((name, ours, theirs, f"{depth * runtime:.1f}× faster{factors}"))
     runtimes = f"lean in {BACKENDS[fast].title}, full in {BACKENDS[plain].title}"
-    by = "" if plain == fast else "; in brackets fewer layers × the other runtime"
-    return Table(f"What the cut gained: {runtimes}{by}", ("", "lean", "full", "lean against full"), rows)
+    by = "" if plain == fast else "; in brackets: gain by fewer layers × gain by the runtime"
+    return Table(f"Gain of the lean model: {runtimes}{by}", ("", "lean", "full", "lean against full"), rows)
 
 
 def _plot(report: BenchReport) -> Plot | None:
     """Draw speed against quality of each model in each runtime.
 
-    Color: precision. Shape: runtime. Filled: lean; hollow: full.
+    Color: precision. Shape: runtime. Filled marks: lean; hollow marks: full.
     """
     series, places = list[Series](), dict[tuple[str, str], tuple[float, float]]()
     for row in report.measured():
@@ -186,13 +186,13 @@ def _plot(report: BenchReport) -> Plot | None:
         if role == "lean" and (other := places.get(("full", backend))):
             gained = ["", f"×{speed / other[0]:.1f}"]
             series.append(Series((other[0], speed), (other[1], score), "", color, texts=gained, marker="", width=1))
-        look: dict[str, Any] = {"marker": BACKENDS[backend].marker, "hollow": role == "full", "size": 11, "line": ""}
-        look["tip"] = f"{role}, {title}: {speed:,.0f} sentences/s, {report.metric} {score:.2f}"
-        series.append(Series([speed], [score], "" if backend in named else title, color, **look))
+        style: dict[str, Any] = {"marker": BACKENDS[backend].marker, "hollow": role == "full", "size": 11, "line": ""}
+        style["tip"] = f"{role}, {title}: {speed:,.0f} sentences/s, {report.metric} {score:.2f}"
+        series.append(Series([speed], [score], "" if backend in named else title, color, **style))
         named.add(backend)
-    for role, what in (("lean", "filled: the lean model"), ("full", "hollow: the full model")):
+    for role, label in (("lean", "filled: the lean model"), ("full", "hollow: the full model")):
         if any(row == role for row, _ in places):
-            series.append(Series((), (), what, INK, line="", hollow=role == "full", size=8))
+            series.append(Series((), (), label, INK, line="", hollow=role == "full", size=8))
     speeds, scores = zip(*places.values(), strict=True)
     margin = max(1.0, 0.35 * (max(scores) - min(scores)))  # keeps rounding between runtimes small
     on = "" if report.scored_on is None else f" on {report.scored}"
@@ -209,7 +209,7 @@ def _plot(report: BenchReport) -> Plot | None:
 
 
 def compared_in(report: BenchReport) -> str | None:
-    """Return lean's fastest runtime that timed both models, preferably in the precision of the scores."""
+    """Return lean's fastest backend that timed both models, if possible in the precision of the scores."""
     base = report.quality_backend or BASE
 
     def rank(backend: str) -> tuple[bool, float]:
@@ -221,13 +221,13 @@ def compared_in(report: BenchReport) -> str | None:
 
 
 def rate(report: BenchReport, role: str, backend: str) -> float | None:
-    """Return sentences per second on the real set."""
+    """Return sentences per second on the real set, if timed."""
     timing = report.timing(role, backend, "real set")
     return None if timing is None else timing.sentences_per_second
 
 
 def view_export_report(report: ExportReport) -> View:
-    """Show a graph and its difference from torch."""
+    """Show an exported graph and how far its vectors differ from torch."""
     precision, int8, stable = PRECISIONS[report.precision], report.quantization, report.invariance
     rows = [(name, f"{value:.1e}", number(precision.vector_limit, "g")) for name, value in report.checks.items()]
     agrees = f"Matches torch to {max(report.checks.values(), default=0.0):.1e} on {len(rows)} shapes"
@@ -247,20 +247,20 @@ def view_export_report(report: ExportReport) -> View:
         f"{report.opset}; vectors of {report.width} numbers{unit}.",
         f"{agrees}.",
         f"Attention is {fused}." if report.layers else "A model cut at its embeddings has no attention.",
-        report.largest_half and f"The largest value in float16 is {report.largest_half:,.0f} of 65,504.",
+        report.largest_half and f"The largest value is {report.largest_half:,.0f}; float16 ends at 65,504.",
     ]
     if int8 is not None:
         lost = "an undefined score" if int8["drop_all_int8"] is None else f"{int8['drop_all_int8']:.2f} points"
         sentences += [
-            f"All layers in int8 cost {lost} on {int8['searched_on']}; as exported {int8['drop']:.2f}, and "
-            f"{int8['budget']:g} are allowed. Layers in float: {', '.join(int8['in_float']) or 'none'}.",
-            int8["weight_bits"] != 8 and "Weights have 7 bits: the processor lacks VNNI.",
+            f"Loss with all layers in int8: {lost} on {int8['searched_on']}; of the exported graph: {int8['drop']:.2f} "
+            f"of {int8['budget']:g} allowed. Layers kept in float: {', '.join(int8['in_float']) or 'none'}.",
+            int8["weight_bits"] != 8 and "Weights have 7 bits, because this processor lacks VNNI.",
             int8["num_pairs"] < FEWEST_COMPARED
-            and f"{counted(int8['num_pairs'], 'pair')}: too few to say what eight bits cost.",
+            and f"{counted(int8['num_pairs'], 'pair')}: too few to estimate the loss by int8.",
         ]
     batched = stable and (
-        f"Cosine of batched to single texts: at least {stable['batch_cosine']:.4f}, padded "
-        f"{stable['padding_cosine']:.4f}; Spearman alone {stable['spearman_alone']:.2f}, in batches "
+        f"Lowest cosine to a text's vector alone: {stable['batch_cosine']:.4f} in a batch, "
+        f"{stable['padding_cosine']:.4f} padded; Spearman {stable['spearman_alone']:.2f} alone, in batches "
         f"{stable['spearman_batched']:.2f} ({counted(int(stable['num_pairs']), 'pair')} of {report.invariant_on})."
     )
     table = Table("Graph against torch: largest difference", ("check", "difference", "allowed"), rows, detail=True)
@@ -268,13 +268,13 @@ def view_export_report(report: ExportReport) -> View:
 
 
 def view_encoded_file(result: "EncodedFile") -> View:
-    """Show number and speed of encoded texts."""
+    """Show how many texts were encoded, and how fast."""
     rows, columns = result.shape
-    before = f", {result.resumed_at:,} of them from before" if result.resumed_at else ""
+    before = f", {result.resumed_at:,} of these in an earlier run" if result.resumed_at else ""
     speed = f" ({result.rate:,.0f} a second)" if result.rate else ""
     size = f"{rows:,} × {columns} {result.dtype}, {result.file_bytes / 1e6:,.1f} MB"
-    said = f"Encoded: {counted(rows, 'text')}{before}, in {result.seconds:,.1f} s{speed}."
-    return View("encoded", "What was encoded", (), [said, f"Saved: {result.file} ({size})"])
+    encoded = f"Encoded: {counted(rows, 'text')}{before}, in {result.seconds:,.1f} s{speed}."
+    return View("encoded", "Encoded texts", (), [encoded, f"Saved: {result.file} ({size})"])
 
 
 def view_suite_report(report: "SuiteReport") -> View:

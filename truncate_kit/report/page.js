@@ -1,6 +1,6 @@
 "use strict";
 (() => {
-  // The number that a cell begins with, whatever stands around it; null for words.
+  // Return the number at the start of a cell, without signs such as ×, or null if the cell begins with words.
   const numberIn = (text) => {
     const found = text.replace(/,/g, "").replace("−", "-").match(/^[×+(\s]*(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)/i);
     return found ? Number(found[1]) : null;
@@ -18,7 +18,7 @@
     const rows = [...table.tBodies[0].rows];
     rows.sort((one, other) => {
       const [left, right] = [one.cells[place].textContent, other.cells[place].textContent];
-      const empty = (left === "–") - (right === "–"); // what was not measured stays below
+      const empty = (left === "–") - (right === "–"); // cells without a value stay last in both orders
       return empty || (down ? compare(right, left) : compare(left, right));
     });
     table.tBodies[0].append(...rows);
@@ -48,7 +48,7 @@
         await navigator.clipboard.writeText(code.textContent);
         button.textContent = "Copied";
       } catch {
-        select(code); // a browser that allows no clipboard: the keyboard copies what is selected
+        select(code); // no access to the clipboard: select the text, so that the keyboard can copy it
         button.textContent = "Selected";
       }
       setTimeout(() => { button.textContent = "Copy"; }, 2000);

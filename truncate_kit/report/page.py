@@ -1,4 +1,4 @@
-"""One HTML page of one or two workspaces, without a network."""
+"""Write one or two workspaces as one HTML page that needs no network."""
 
 import base64
 import functools
@@ -51,11 +51,11 @@ from truncate_kit.report.view import Table, View, rough_speeds, view_of
 from truncate_kit.training.cutting import CutResult
 
 PAIRS = "PAIRS.csv"  # placeholder in commands
-FASTER = 1.1  # smaller speedups do not justify another model
-LOSS = 1.0  # points: a loss that an interval must exclude
+FASTER = 1.1  # a smaller speedup does not justify the lean model
+LOSS = 1.0  # points; the interval must exclude this loss
 
 OWN_POOLINGS = ("layer_pooling.LayerAttentionPooling", "layer_pooling.LayerPooling")
-"""Our own modules in modules.json; other code of a folder is not recommended."""
+"""Pooling modules of this package in modules.json; pages recommend no other code of model folders."""
 _RESULTS: dict[Method, type[Result]] = {
     "cut": CutResult,
     "finetune": SweepResult,
@@ -68,7 +68,7 @@ _RESULTS: dict[Method, type[Result]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PageReport(Result):
-    """A written page; `grounds` has one entry per recommendation, `missing` one per command."""
+    """A written page: recommendations with their `grounds`, and `commands` that add the `missing` parts."""
 
     page: str
     file_bytes: int
@@ -79,14 +79,14 @@ class PageReport(Result):
 
 
 class Run:
-    """Results in a workspace.
+    """The model, results and benches of a workspace.
 
-    `model` is the lean, else combined, else frozen model; the first result made it from `origin`, if known. Benches on
-    the user's pairs come first.
+    `model` is the lean, else the combined, else the frozen model; `origin` is the model that it was made from, if
+    known. Benches on the user's pairs come first.
 
     Raises:
-        UsageError: There are no results.
-        ModelError: An export is damaged.
+        UsageError: The workspace has no results.
+        ModelError: An exported graph is damaged.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -105,22 +105,22 @@ class Run:
         first = self.made or self.profile
         self.origin = "" if first is None else workspace.located(first.model)
         if self.model is None and self.profile is None and self.bench is None:
-            there = f"No command has left a model or an analysis in {folder}."
+            empty = f"{folder} contains no model, analysis or bench."
             hint = "Name a workspace that analyze, finetune or demo has written; a study's page is study/tables.md."
-            raise UsageError(there if folder.is_dir() else f"There is no folder {folder}.", hint=hint)
+            raise UsageError(empty if folder.is_dir() else f"There is no folder {folder}.", hint=hint)
 
     def _benches(self) -> Iterator[BenchReport]:
-        """Yield the benches of the model's weights, and note the others."""
+        """Yield the benches that measured this model's weights; add a note about each other bench."""
         weights = (self.model or self.workspace.lean) / "model.safetensors"
         own = digest_of(weights) if weights.is_file() else None
         for path in _files_at(self.workspace.bench):
             report = BenchReport.read_if_whole(path)
-            if report is None:  # logged
+            if report is None:  # the reader logs why
                 continue
             if own is None or report.lean.weights_sha256 in (None, own):
                 yield report
             else:
-                other = f"{path.name} measured other weights than those here, so it is left out."
+                other = f"{path.name} measured different weights than this model has, so it is not shown."
                 self.notes.append(f"{other} Run bench again.")
 
     def says_little(self, data: str) -> bool:
@@ -133,7 +133,7 @@ class Run:
         return shlex.join(["truncate-kit", words[0], *named, *words[1:], "--workspace", str(self.workspace.folder)])
 
     def bench_command(self) -> str:
-        """Return the bench command with the data used last, or a placeholder."""
+        """Return the bench command with the data used last, or with a placeholder."""
         last = self.workspace.remembered()
         data, alone = last.benched or Source(), self.made and self.made.method not in ("cut", "finetune", "distill")
         words = ["--full", self.origin] if alone and self.origin else []
@@ -146,29 +146,30 @@ class Run:
 
 
 def suite_reports(workspace: Workspace) -> dict[Path, SuiteReport]:
-    """Return the reports of suites, the longest first."""
+    """Return the suite reports of a workspace by path."""
     read = {path: SuiteReport.read_if_whole(path) for path in _files_at(workspace.suite(""))}
     return {path: report for path, report in read.items() if report is not None}
 
 
 def _files_at(path: Path) -> list[Path]:
-    """List the files that `file_for` may have named, the path itself first."""
+    """List a result file and its variants (path-2, …), in the order of `file_for`."""
     return sorted(path.parent.glob(f"{path.stem}*{path.suffix}"), key=lambda file: (len(file.name), file.name))
 
 
 def sections(run: Run) -> list[View]:
-    """Return the sections of a page."""
+    """Return the sections of the page about one workspace."""
     bench, missing = run.bench, list[tuple[str, str]]()
     gained = None if bench is None else gained_table(bench)
     if run.model is None:
-        missing.append(("No lean model yet, with scored pairs", run.command("finetune")))
-        missing.append(("No lean model yet, without labels", run.command("distill", "--texts", "sentences.txt")))
+        missing.append(("No lean model yet (with scored pairs: fine-tune)", run.command("finetune")))
+        distill = run.command("distill", "--texts", "sentences.txt")
+        missing.append(("No lean model yet (without labels: distill)", distill))
     elif gained is None:
         missing.append(("Lean and full were not measured in one runtime", run.bench_command()))
     elif bench is not None and bench.scored_on is not None and run.says_little(bench.scored_on):
         missing.append(("No score on pairs of your own", run.bench_command()))
     benches = [view_of(report) for report in run.benches]
-    # Already shown above.
+    # The first section shows this table.
     benches = [replace(view, tables=[table for table in view.tables if table != gained]) for view in benches]
     parts = [View("against", "Lean against full", [gained], missing=missing)]
     parts += [*benches, *map(view_of, run.results)]
@@ -189,14 +190,14 @@ def sections(run: Run) -> list[View]:
     for path, report in suite_reports(run.workspace).items():
         now = model_digest(run.workspace.located(report.model))
         if None not in (now, report.sha256) and now != report.sha256:
-            replaced.append(f"{path.name} measured another model in the same place: run evaluate again.")
+            replaced.append(f"{path.name} measured a model that was replaced since: run evaluate again.")
         else:
             parts.append(view_of(report))
     return _numbered([*parts, _environment(run, replaced)])
 
 
 def _numbered(views: Sequence[View]) -> list[View]:
-    """Make keys unique by numbers."""
+    """Make the keys of views unique by adding numbers."""
     numbered, known = list[View](), Counter[str]()
     for view in views:
         number, known[view.key] = known[view.key], known[view.key] + 1
@@ -205,7 +206,7 @@ def _numbered(views: Sequence[View]) -> list[View]:
 
 
 def snippets(folder: Path) -> list[tuple[str, str]]:
-    """Return titled code that loads the model. Raises `ModelError` for a damaged folder."""
+    """Return titles and code that uses the model. Raises `ModelError` for a damaged folder."""
     place = str(folder)
     encode = ["truncate-kit", "encode", "texts.txt", "--model", place, "--out", "vectors.npy"]
     ours = (
@@ -217,12 +218,12 @@ def snippets(folder: Path) -> list[tuple[str, str]]:
         for name in ("modules.json", "sentence_bert_config.json", "config_sentence_transformers.json")
     )
     kinds = [str(module["type"]) for module in modules]
-    as_it_is = not transformer.get("do_lower_case") and not settings.get("default_prompt_name")
+    plain_text = not transformer.get("do_lower_case") and not settings.get("default_prompt_name")
     if all(kind.startswith(("sentence_transformers.", *OWN_POOLINGS)) for kind in kinds):
         own = any(kind in OWN_POOLINGS for kind in kinds)
         lines.append(("sentence-transformers", sentence_transformers_lines(place, own_pooling=own)))
     graph = min(read_exports(folder), key=lambda report: report.precision != "fp32", default=None)
-    if graph is not None and as_it_is and (folder / "tokenizer.json").is_file():
+    if graph is not None and plain_text and (folder / "tokenizer.json").is_file():
         title = f"ONNX Runtime, without torch ({graph.precision})"
         lines.append((title, onnxruntime_lines(place, graph.file, graph.max_length)))
     return lines
@@ -250,7 +251,7 @@ def recommend(run: Run) -> tuple[str, list[str]]:
     scores: dict[str, Any] | None = None
     on, few = "", None
     if run.model is None:
-        return "Nothing is cut yet.", [*run.notes]
+        return "There is no lean model yet.", [*run.notes]
     if isinstance(result, SweepResult):
         grounds.append(capitalized(result.choice))
         if result.chosen == result.full.layer:
@@ -266,7 +267,7 @@ def recommend(run: Run) -> tuple[str, list[str]]:
         grounds.append(BUNDLED_SAY_LITTLE)
     if bench is not None and (backend := compared_in(bench)) is not None:
         gain = (rate(bench, "lean", backend) or 0.0) / (rate(bench, "full", backend) or 1.0)
-        grounds.append(f"Speed: {gain:.1f} ×, both models in {BACKENDS[backend].title}.")
+        grounds.append(f"The lean model is {gain:.1f} times as fast, both models in {BACKENDS[backend].title}.")
     grounds += rough_speeds(None if bench is None else bench.others_busy)
     place = "as measured" if run.made is None else run.made.place
     verdict, why = _judge(None if few or run.says_little(on) else scores, gain)
@@ -277,18 +278,18 @@ def _judge(scores: dict[str, Any] | None, gain: float | None) -> tuple[str, str]
     speed = "its speed was not compared" if gain is None else f"it is {gain:.1f} times as fast"
     if scores is None:
         return "Not shown", f"{speed}, and its score was not compared on your pairs"
-    said = f"{scores['lean']:.1f} against {scores['full']:.1f} for the full model"
+    pair = f"{scores['lean']:.1f} against {scores['full']:.1f} for the full model"
     if scores["low"] > 0:
-        return "Take the lean model", f"it scores higher ({said}) and {speed}"
+        return "Take the lean model", f"it scores higher ({pair}) and {speed}"
     if gain is None:
-        return "Not shown", f"{said}, and {speed}"
+        return "Not shown", f"{pair}, and {speed}"
     if gain < FASTER:
-        return "Keep the full model", f"the lean one is hardly faster ({gain:.2f} times the speed; {said})"
+        return "Keep the full model", f"the lean one is hardly faster ({gain:.2f} times the speed; {pair})"
     if scores["high"] < 0:
-        return "Keep the full model", f"the lean one loses {-scores['difference']:.1f} points ({said}), though {speed}"
+        return "Keep the full model", f"the lean one loses {-scores['difference']:.1f} points ({pair}), though {speed}"
     if scores["low"] <= -LOSS:
-        return "Not shown", f"{speed}, but a loss of {-scores['low']:.1f} points is not excluded ({said})"
-    return "Take the lean model", f"{speed}, and no difference in score is shown ({said})"
+        return "Not shown", f"{speed}, but a loss of {-scores['low']:.1f} points is not excluded ({pair})"
+    return "Take the lean model", f"{speed}, and no difference in score is shown ({pair})"
 
 
 def comparison(runs: dict[str, Run]) -> list[View]:
@@ -314,11 +315,11 @@ def write_page(run: Path, other: Path | None = None, *, out: Path | None = None)
     `out` is by default `report.html` or `comparison.html` in `run`.
 
     Raises:
-        UsageError: The workspace is empty, or `out` is no HTML file.
-        ModelError: An export is damaged.
+        UsageError: A workspace has no results, or `out` does not end in .html or .htm.
+        ModelError: An exported graph is damaged.
         FileProblemError: The file cannot be written.
     """
-    if out is not None and out.suffix.lower() not in (".html", ".htm"):  # protects models and data
+    if out is not None and out.suffix.lower() not in (".html", ".htm"):  # never overwrite models or data
         raise UsageError(f"{out} does not end in .html.", hint="Name it like report.html.")
     first = Run(run)
     runs = {"Recommendation": first} if other is None else {"A": first, "B": Run(other)}
@@ -341,7 +342,7 @@ def write_page(run: Path, other: Path | None = None, *, out: Path | None = None)
 
 
 def _render(title: str, verdicts: Sequence[tuple[str, str, Sequence[str]]], parts: Sequence[View]) -> str:
-    """Render the template; all strings except our style, script and drawings are escaped."""
+    """Render the page; all strings except our style, script and drawings are escaped."""
     script = _own_text("page.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     own = {"style": Markup(_own_text("page.css")), "script": Markup(script), "digest": digest, "version": VERSION}
@@ -369,7 +370,7 @@ def _templates() -> Environment:
 
 
 def _prose(sentence: str) -> Markup:
-    """Keep options from breaking at hyphens."""
+    """Escape a sentence for HTML; options do not break at hyphens."""
     return Markup(re.sub(r"--[a-z][a-z-]*", r'<span class="option">\g<0></span>', str(escape(harmless(sentence)))))
 
 

@@ -1,4 +1,4 @@
-"""The view of a study, and its tables as CSV and Markdown."""
+"""Show a study, and write its tables as CSV and Markdown."""
 
 import csv
 import io
@@ -55,7 +55,7 @@ _SUMMARY: dict[str, Column] = {
 
 
 def view_study_result(result: StudyResult) -> View:
-    """Show the best layers by task."""
+    """Show the best and the last layer of each model, by task."""
     tables, plots = [], list[Plot]()
     for task in result.tasks():
         curves = result.curves(task)
@@ -65,7 +65,7 @@ def view_study_result(result: StudyResult) -> View:
 
 
 def write_tables(result: StudyResult, folder: Path) -> None:
-    """Write scores, best layers, CKA, and a page of all tables. Raises `FileProblemError`."""
+    """Write CSV files of scores, best layers and CKA, and a page of all tables. Raises `FileProblemError`."""
     front = {id(row) for task in result.tasks() for row in pareto_front(result.of(task))}
     scores = [_cells(row) | {"on_front": id(row) in front} for row in result.rows]
     best = []
@@ -98,7 +98,7 @@ def _write_csv(path: Path, rows: Sequence[dict[str, object]], digits: int) -> No
 
 
 def page(result: StudyResult) -> str:
-    """Write Markdown with all tables and plots of each task."""
+    """Return the page of a study: Markdown with all tables and plots of each task."""
     parts = ["# Fine-tuned at every layer"]
     for task in result.tasks():
         rows, curves = result.of(task), result.curves(task)
@@ -107,7 +107,7 @@ def page(result: StudyResult) -> str:
             f"## {in_markdown(task)}",
             f"{in_markdown(rows[0].metric)}; mean ± standard deviation over {counted(seeds, 'seed')}.",
             Table.of("", curves, _SUMMARY).markdown(),
-            "As Tables 1 and 2 of the TMFT paper: the layer that is best on dev, and the last one.",
+            "The layer that is best on dev, and the last layer, as in Tables 1 and 2 of the TMFT paper.",
             _paper_table(curves).markdown(),
             f"![Test score by layer]({figure_name(task, 'layers')})",
             f"![Score by layer]({figure_name(task, 'curves')})",
@@ -123,7 +123,7 @@ def page(result: StudyResult) -> str:
             parts += [
                 f"CKA, debiased and biased, to {in_markdown(cka[0].reference)} on {cka[0].num_texts:,} distinct test "
                 "texts, one seed: both models untrained, both trained at their last layer, or both cut and trained "
-                "at this one. The TMFT paper computed the biased form, which is high for few texts.",
+                "at this layer. The TMFT paper computed the biased form, which is high for few texts.",
                 f"![CKA by layer]({figure_name(task, 'cka')})",
                 Table.of("", cka, columns).markdown(),
             ]
@@ -131,7 +131,7 @@ def page(result: StudyResult) -> str:
 
 
 def _ends(curves: Sequence[Curve]) -> list[StudyRow]:
-    """Return the best layer on dev and the last one of each model."""
+    """Return the rows of each model's best layer on dev and last layer."""
     return [row for curve in curves for row in dict.fromkeys((curve.best_dev, curve.last)) if row is not None]
 
 
@@ -167,11 +167,11 @@ def _plots(result: StudyResult, task: str, curves: Sequence[Curve]) -> list[Plot
     for place, curve in enumerate(curves):
         turn, color = divmod(place, len(_COLORS))
         marker = _MARKERS[place % len(_MARKERS)]
-        look: dict[str, Any] = {"color": _COLORS[color], "line": _LINES[turn % len(_LINES)], "marker": marker}
+        style: dict[str, Any] = {"color": _COLORS[color], "line": _LINES[turn % len(_LINES)], "marker": marker}
         model, scores = curve.best_dev.model, [row.scores for row in curve.rows]
         x, test, spread = zip(*((one.layer, one.test, one.test_std) for one in scores), strict=True)
-        layers.append(Series(x, test, model, spread=spread, **look))
-        pareto.append(Series([one.parameters / 1e6 for one in scores], test, model, width=1, **look))
+        layers.append(Series(x, test, model, spread=spread, **style))
+        pareto.append(Series([one.parameters / 1e6 for one in scores], test, model, width=1, **style))
         series = layer_series(scores)
         published = {row.scores.layer: row.published_test for row in curve.rows if row.published_test is not None}
         if published:
@@ -179,7 +179,7 @@ def _plots(result: StudyResult, task: str, curves: Sequence[Curve]) -> list[Plot
         plots.append(plot("curves", model, series))
     fronts = [
         _front(result.of(task), "Pareto front", "-", 4),
-        _front(_ends(curves), "of best-dev and last layers alone", "--", 1.5),
+        _front(_ends(curves), "Pareto front of best-dev and last layers only", "--", 1.5),
     ]
     axes = f"test score in {unit}", "parameters kept, millions"
     plots.append(plot("layers", f"Test score of each layer: {task}", layers))
@@ -200,7 +200,7 @@ def _front(rows: Sequence[StudyRow], label: str, line: str, width: float) -> Ser
 
 
 def _cka(rows: Sequence[CKARow]) -> list[Series]:
-    """Draw CKA to the reference by layer and stage; biased CKA is dotted."""
+    """Return curves of CKA to the reference by layer, one per stage; biased CKA is dotted."""
     layers, series = [row.layer for row in rows], list[Series]()
     for (stage, label), color, marker in zip(_STAGES.items(), _COLORS, _MARKERS, strict=False):
         values, biased = ([getattr(row, f"{stage}{form}") for row in rows] for form in ("", "_biased"))

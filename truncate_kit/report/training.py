@@ -1,4 +1,4 @@
-"""Views of results by layer."""
+"""Show analysis, fine-tuning, contrast, frozen heads, combinations and cuts."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ if TYPE_CHECKING:
     from truncate_kit.training.settings import Trial
 
 CODES = (
-    "The vectors are codes, compared by a trained score (used by evaluate, included in graphs); the cosine of a search "
-    "ignores this score."
+    "The vectors are codes that a trained score compares; evaluate and exported graphs use this score, a search by "
+    "cosine does not."
 )
 RANKINGS = {"probe": "a linear map on frozen states", "multi-exit": "one epoch of all layers at once"}
 _SIDES = {"dev": ORANGE, "test": BLUE}
-_LONGEST = 60  # characters of a sentence in a table or figure
+_LONGEST = 60  # most characters of a sentence in a table or figure
 
 
 def view_layer_profile(profile: LayerProfile) -> View:
@@ -87,11 +87,11 @@ def _best(profile: LayerProfile, scores: Scores) -> str | None:
 def _profile_notes(profile: LayerProfile) -> list[Any]:
     shared = profile.depth > 1 and len(set(profile.parameters[1:])) == 1
     return [
-        f"States of {profile.num_texts:,} distinct texts.",
+        f"Computed on {profile.num_texts:,} distinct texts.",
         profile.reference is None
-        and "No reference: each layer is compared with the middle one of the model. A surer `reference` is a model of "
-        "the same depth without a drop.",
-        profile.streamed and f"Matrices and outlier dimensions come from a sample of {profile.matrix_texts:,} texts.",
+        and "No `reference`: each layer is compared with the model's middle layer. A model of the same depth without a "
+        "drop is a more reliable reference.",
+        profile.streamed and f"CKA matrix and outlier dimensions are from a sample of {profile.matrix_texts:,} texts.",
         shared and "The blocks of this model share their weights: cutting saves time, not parameters.",
     ]
 
@@ -120,8 +120,8 @@ def _layers(profile: LayerProfile, title: str, scores: Scores) -> Table:
     columns["Block Influence"] = of(profile.block_influence, ".3f")
     columns["angular distance"] = of(profile.angular_distance, ".3f")
     columns |= {"effective rank": of(profile.effective_rank, ".1f"), "anisotropy": of(profile.anisotropy, ".3f")}
-    how = f"{profile.estimator} {profile.kernel} CKA, {profile.pooling} pooling"
-    return Table.of(f"{title}: {how}", range(profile.depth + 1), columns)
+    method = f"{profile.estimator} {profile.kernel} CKA, {profile.pooling} pooling"
+    return Table.of(f"{title}: {method}", range(profile.depth + 1), columns)
 
 
 def _matrix(profile: LayerProfile) -> Table:
@@ -161,7 +161,7 @@ def _profile_plots(profile: LayerProfile, title: str, scores: Scores) -> list[An
 
 
 def view_sweep_result(result: SweepResult) -> View:
-    """Show scores by layer, the search, and the choice."""
+    """Show the scores by layer, the search, and the chosen layer."""
     from truncate_kit.analysis.result import NOT_PREDICTED
     from truncate_kit.training.settings import OBJECTIVES
 
@@ -176,7 +176,7 @@ def view_sweep_result(result: SweepResult) -> View:
     tables = [
         sweep_table(result),
         Table.of(f"Cheap rankings of the search on dev, {result.metric}", ranked, columns, detail=True),
-        _trials(f"Every trial, the search first; {result.metric}", (*result.search, *result.trials), result),
+        _trials(f"All trials, search trials first; {result.metric}", (*result.search, *result.trials), result),
     ]
     sentences = [
         result.choice,
@@ -184,30 +184,30 @@ def view_sweep_result(result: SweepResult) -> View:
         result.search_cost and f"The search cost {share:.0f} % of trying every layer with every seed.",
     ]
     training, notes = result.training, [predicted, result.seen_before]
-    how = f"Training: {OBJECTIVES[training.objective].card}; batch {training.batch_size}, {training.precision}."
+    recipe = f"Training: {OBJECTIVES[training.objective].card}; batch {training.batch_size}, {training.precision}."
     plots = [_sweep_plot(result)]
-    return View("layers", "Which layer", tables, sentences, notes=notes, details=[how], plots=plots)
+    return View("layers", "Which layer", tables, sentences, notes=notes, details=[recipe], plots=plots)
 
 
 def certainty_in_words(sure: Certainty) -> str:
-    """Describe which layers dev scores cannot distinguish or do not compare."""
+    """Describe which layers cannot be told apart on dev, and which were not compared."""
     by = f"95 % intervals over dev pairs{' and seeds' if sure.seeds > 1 else '; one seed'}"
-    said = f"Layer {sure.best} is better on dev than every other layer that was compared ({by})."
+    sentence = f"Layer {sure.best} is better on dev than every other layer that was compared ({by})."
     if len(sure.alike) > 1:
-        said = f"Layers {listed(sure.alike)} cannot be told apart on dev ({by}); {sure.alike[0]} is the smallest."
-    for layers, why in ((sure.not_trained, "not trained out"), (sure.fewer_seeds, "trained with fewer seeds")):
-        said += f" Not compared, {why}: {layers_in_words(layers)}." if layers else ""
-    return said
+        sentence = f"Layers {listed(sure.alike)} cannot be told apart on dev ({by}); {sure.alike[0]} is the smallest."
+    for layers, why in ((sure.not_trained, "not fully trained"), (sure.fewer_seeds, "trained with fewer seeds")):
+        sentence += f" Not compared, {why}: {layers_in_words(layers)}." if layers else ""
+    return sentence
 
 
 def seeds_in_words(rows: Sequence[LayerScores]) -> str:
-    """Count seeds: "3 seeds", or "2 to 4 seeds" if rows differ."""
+    """Return the number of seeds in words: "3 seeds", or "2 to 4 seeds" if rows differ."""
     least, most = min(len(row.seeds) for row in rows), max(len(row.seeds) for row in rows)
     return counted(least, "seed") if least == most else f"{least} to {most} seeds"
 
 
 def sweep_table(result: SweepResult, marked: int | None = None) -> Table:
-    """Show scores by layer; mark a layer, by default the chosen one."""
+    """Return the table of scores by layer; `marked` is a layer, by default the chosen one."""
     ends = {result.chosen: " (chosen)"}
     ends[result.full.layer] = f"{ends.get(result.full.layer, '')} (full model)"
     counts = f"{seeds_in_words(result.rows)}, {counted(result.training.epochs, 'epoch')}"
@@ -233,14 +233,14 @@ def _trials(title: str, trials: Sequence[Trial], sweep: SweepResult | None = Non
 
 def _sweep_plot(result: SweepResult) -> Plot:
     depth, series, faint = result.full.layer, list[Series](), "dev in the search, {}".format
-    look: dict[str, Any] = {"color": GREY, "width": 0.8}
+    style: dict[str, Any] = {"color": GREY, "width": 0.8}
     for marker, (name, ranking) in zip("v^", result.rankings.items(), strict=False):
         label, (layers, scores) = faint(RANKINGS.get(name, name)), zip(*ranking, strict=True)
-        series.append(Series(layers, scores, label, marker=marker, line="--", size=4, **look))
+        series.append(Series(layers, scores, label, marker=marker, line="--", size=4, **style))
     for epochs in sorted({trial.epochs_run for trial in result.search}):
         seen = sorted((trial.layer, trial.dev) for trial in result.search if trial.epochs_run == epochs)
         layers, scores = zip(*seen, strict=True)
-        series.append(Series(layers, scores, faint(counted(epochs, "epoch")), marker=".", line=":", **look))
+        series.append(Series(layers, scores, faint(counted(epochs, "epoch")), marker=".", line=":", **style))
     series += layer_series(result.rows, gaps=not result.rankings)
     series.append(ring(result.chosen, result.lean.test, f"chosen: {result.place(result.chosen)}"))
     over: dict[str, Any] = {"levels": ((result.full.test, "full model, test", BLUE),), "whole": True, "file": "curve"}
@@ -256,10 +256,10 @@ def _sweep_plot(result: SweepResult) -> Plot:
 
 
 def layer_series(rows: Sequence[LayerScores], *, gaps: bool = True) -> list[Series]:
-    """Draw dev and test by layer with deviations; gaps: dotted lines over missing layers."""
+    """Return curves of dev and test scores by layer; `gaps` adds dotted lines across untrained layers."""
     drawn, several = list[Series](), any(len(row.seeds) > 1 for row in rows)
     layers, known = [row.layer for row in rows], {row.layer: row for row in rows}
-    every = range(layers[0], layers[-1] + 1)  # lines break at untrained layers
+    every = range(layers[0], layers[-1] + 1)  # solid lines break at untrained layers
     for side, color in _SIDES.items():
         label = f"{side}, mean ± deviation over {seeds_in_words(rows)}" if several else f"{side}, one seed"
         if gaps and any(there - here > 1 for here, there in pairwise(layers)):
@@ -279,7 +279,7 @@ _POOLINGS = {
 
 
 def pooling_words(settings: ContrastiveSettings) -> str:
-    """Describe the pooling in training."""
+    """Describe the pooling that training used."""
     if settings.pooling == "layer-attention":
         over = {"both": "CLS over means", "cls": "CLS over CLS", "mean": "means over means"}[settings.over]
         parts = [over, *["with the last CLS"] * settings.last_cls, *["equations as printed"] * settings.literal]
@@ -291,44 +291,44 @@ def pooling_words(settings: ContrastiveSettings) -> str:
 
 
 def view_contrastive_result(result: ContrastiveResult) -> View:
-    """Show scores, and dev scores during training."""
+    """Show the final scores, and the dev scores during training."""
     from truncate_kit.training.settings import OBJECTIVES
 
     chosen, settings, series = result.chosen, result.settings, list[Series]()
     for trial, color in zip(result.trials, cycle((BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY)), strict=False):
         label = f"seed {trial.seed}" + ", saved" * (trial.seed == result.chosen_seed)
-        looks, best = range(1, len(trial.dev_scores) + 1), trial.best_epoch
-        series.append(Series(looks, trial.dev_scores, label, color, marker="", width=1))
+        evaluations, best = range(1, len(trial.dev_scores) + 1), trial.best_epoch
+        series.append(Series(evaluations, trial.dev_scores, label, color, marker="", width=1))
         series.append(Series([best], [trial.dev_scores[best - 1]], "", color, line=""))
     columns: dict[str, Column] = {
         "pooling": lambda _: pooling_words(result.settings),
         "layer": lambda _: f"{result.layer} of {result.depth}",
         **{"parameters": "parameters", "dev": "dev:±", "test": "test:±"},
-        "kept look": lambda _: f"{chosen.best_epoch} of {len(chosen.dev_scores)}",
+        "best evaluation": lambda _: f"{chosen.best_epoch} of {len(chosen.dev_scores)}",
     }
     counts = f"{counted(len(result.trials), 'seed')}, {counted(result.epochs, 'epoch')}"
     rate = f"batch {result.batch_size}, peak learning rate {result.learning_rate:g}"
     title = f"{settings.objective}, Spearman × 100 on {result.data}; {counts}, {rate}"
     weight = settings.hard_negative_weight
-    how = f"Training: {OBJECTIVES[settings.objective].card}, temperature {settings.temperature:g}"
+    recipe = f"Training: {OBJECTIVES[settings.objective].card}, temperature {settings.temperature:g}"
     seen = f"{result.seen:,} of {result.test_texts:,} distinct test texts are among the training texts."
-    drawn = "Dev score of each seed while the model learned; the points were kept"
+    drawn = "Dev score of each seed during training; points mark the saved weights"
     return View(
         "contrast",
         "Contrastive training",
         [Table.of(title, [result], columns), _trials("Every seed, Spearman × 100", result.trials)],
         [f"{result.rows.rstrip('.')}."],
         notes=[result.seen and seen, result.seen_before],
-        details=[f"{how}; own negatives weighted by {weight:g}." if weight else f"{how}."],
-        plots=[Plot(drawn, "look at dev", "Spearman × 100 on dev", series, whole=True)],
+        details=[f"{recipe}; {weight:g} added to the logit of a row's own negative." if weight else f"{recipe}."],
+        plots=[Plot(drawn, "evaluation on dev", "Spearman × 100 on dev", series, whole=True)],
     )
 
 
 def view_layer_weights(weights_of: LayerWeights) -> View:
-    """Show the weight of each layer for some sentences."""
+    """Show the attention weight of each layer for some sentences."""
     shares = [[100 * weight for weight in weights] for weights in weights_of.weights]
     low, high = min(map(min, shares)), max(map(max, shares))
-    # Start at 0, or at the lowest weight if negative or similar to all others.
+    # Colors start at 0, or at the lowest weight if some are negative or all are similar.
     start = low if low < 0 or (low > high / 2 and high - low >= 0.1) else 0.0
     title, rows = f"{Path(weights_of.model).name}: weight of each layer in %", [*map(_shortened, weights_of.texts)]
     plot = Plot(title, LAYERS, "", heat=shares, heat_range=(start, high), rows=rows, file="attention")
@@ -352,18 +352,18 @@ def view_frozen_report(report: FrozenReport) -> View:
         "predicted": lambda pair: pair[3],
         "error": lambda pair: f"{pair[4]:+.2f}",
     }
-    title = "Largest errors on test, from 0 to 1, less the mean difference on dev"
+    title = "Largest errors on test; scores from 0 to 1, mean difference on dev subtracted"
     sentences = [
         f"Chosen by dev: {report.chosen_step} on {report.chosen_layer} of {report.depth} blocks, seed "
         f"{report.chosen_seed}.",
         overlap_warning(report.overlap) or "Train and test share no sentence.",
-        unseen is not None and f"NLI: {unseen:,} of the {report.overlap.test_sentences:,} distinct test sentences.",
+        unseen is not None and f"NLI contains {unseen:,} of {report.overlap.test_sentences:,} distinct test sentences.",
         CODES,
     ]
     notes = [
         losses
-        and f"Autoencoders learned from {losses.num_sentences:,} raw sentences, without {losses.left_out:,} of dev or "
-        "test.",
+        and f"The autoencoders were trained on {losses.num_sentences:,} raw sentences; {losses.left_out:,} that are in "
+        "dev or test were excluded.",
         once and "The autoencoders were trained once, with the first seed; the heads with every seed.",
         *report.notes,
     ]
@@ -373,11 +373,11 @@ def view_frozen_report(report: FrozenReport) -> View:
 
 
 def _steps(report: FrozenReport) -> Table:
-    """Show scores of the last and the best plain block, then of each step by blocks."""
+    """Return the scores of untrained states (last and best block), then of each step by blocks."""
     known = [(score, block) for block, score in enumerate(report.states, 1) if score is not None]
     rows = list[tuple[str, ...]]()
-    for name, (score, block) in (("the last one", known[-1]), ("best on test", max(known))) if known else ():
-        rows.append((f"states of block {block} as they are, {name}", "1", "0", NONE, points(score), NONE))
+    for name, (score, block) in (("last block", known[-1]), ("best on test", max(known))) if known else ():
+        rows.append((f"untrained states of block {block} ({name})", "1", "0", NONE, points(score), NONE))
     chosen = len(rows) + list(report.groups).index((report.chosen_step, report.chosen_layer))
     for (step, layer), trials in report.groups.items():
         spans = [report.score(step, layer, measure) for measure in ("dev", "test", "test_pearson")]
@@ -393,12 +393,12 @@ def _frozen_plots(report: FrozenReport) -> list[Plot]:
     colors, unit = {COSINE: GREY, SIAMESE: ORANGE, AUTOENCODER: BLUE}, "Spearman × 100 on test"
     blocks = range(1, len(report.states) + 1)
 
-    def plot(file: str, what: str, along: str, unit: str, series: list[Series], **more: Any) -> Plot:
-        title = f"{Path(report.model).name}, frozen: {what} ({report.data})"
-        return Plot(title, along, unit, series, whole=True, file=file, **more)
+    def plot(file: str, subject: str, along: str, unit: str, series: list[Series], **options: Any) -> Plot:
+        title = f"{Path(report.model).name}, frozen: {subject} ({report.data})"
+        return Plot(title, along, unit, series, whole=True, file=file, **options)
 
-    alone = [Series(blocks, report.states, "states as they are", VERMILION)]
-    label = "states as they are, on the training pairs"
+    alone = [Series(blocks, report.states, "untrained states", VERMILION)]
+    label = "untrained states, on the training pairs"
     alone.append(Series(blocks, report.train_states, label, VERMILION, marker=".", line="--"))
     for step, layers in report.steps.items():
         if step != COSINE:  # codes are the states
@@ -409,30 +409,30 @@ def _frozen_plots(report: FrozenReport) -> list[Plot]:
     levels = ((together, "all blocks together, chosen heads", INK),)
     plots = [plot("correlation", "similarity by each block alone", "block", unit, alone, levels=levels)]
     if (codes := report.reconstruction) is not None:
-        looks: list[tuple[str, Sequence[float], str, dict[str, Any]]] = [
-            ("reconstruction", codes.losses, "(1 = always the mean)", {"y_range": (0.0, 1.1 * max(codes.losses))}),
-            ("reconstruction-own-units", codes.own_losses, "in the states' own units", {"logarithmic": True}),
+        scales: list[tuple[str, Sequence[float], str, dict[str, Any]]] = [
+            ("reconstruction", codes.losses, "(1 = predicting the mean)", {"y_range": (0.0, 1.1 * max(codes.losses))}),
+            ("reconstruction-own-units", codes.own_losses, "in the units of the states", {"logarithmic": True}),
         ]
-        for file, losses, scale, more in looks:
+        for file, losses, scale, options in scales:
             series = []
             for width, color in zip(sorted(set(codes.code_widths)), (GREEN, PURPLE), strict=False):
                 places = [block for block, own in enumerate(codes.code_widths, 1) if own == width]
                 label = f"codes of {width} of {report.width} numbers"
                 series.append(Series(places, [losses[block - 1] for block in places], label, color))
-            what = "what the codes lose of each block's states"
-            plots.append(plot(file, what, "block", f"mean squared error {scale}", series, **more))
+            subject = "reconstruction error of the states of each block"
+            plots.append(plot(file, subject, "block", f"mean squared error {scale}", series, **options))
     if any(len(layers) > 1 for layers in report.steps.values()):
         series = []
         for step, layers in report.steps.items():
             spans = {layer: report.score(step, layer, "test") for layer in layers}
             series.append(_means(step, spans, report.num_seeds, "seed", colors[step]))
-        plots.append(plot("blocks", "heads on the lowest blocks only", "blocks kept", unit, series))
+        plots.append(plot("blocks", "heads on the lowest blocks", "blocks kept", unit, series))
     return plots
 
 
-def _means(name: str, spans: dict[int, Span], number: int, what: str, color: str, shift: float = 0.0) -> Series:
-    """Draw means with one standard deviation."""
-    label = name if number == 1 else f"{name}, mean ± deviation over {counted(number, what)}"
+def _means(name: str, spans: dict[int, Span], number: int, unit: str, color: str, shift: float = 0.0) -> Series:
+    """Return a curve of means with standard deviations."""
+    label = name if number == 1 else f"{name}, mean ± deviation over {counted(number, unit)}"
     spread = [std for _, std in spans.values()] if number > 1 else ()
     means = [mean for mean, _ in spans.values()]
     return Series([place + shift for place in spans], means, label, color, spread=spread)
@@ -441,9 +441,9 @@ def _means(name: str, spans: dict[int, Span], number: int, what: str, color: str
 def view_combination_report(report: CombinationReport) -> View:
     """Show the best combination of layers by size, and the effect of each layer."""
 
-    def sides(found: Callable[[Any, str], Span | None]) -> dict[str, Column]:
+    def sides(span_of: Callable[[Any, str], Span | None]) -> dict[str, Column]:
         def column(side: str) -> Column:
-            return lambda row: None if (span := found(row, side)) is None else points(*span)
+            return lambda row: None if (span := span_of(row, side)) is None else points(*span)
 
         return {side: column(side) for side in _SIDES}
 
@@ -452,12 +452,12 @@ def view_combination_report(report: CombinationReport) -> View:
     by_size = {size: listed(row[0]) for size, row in enumerate(first.by_size, 1) if row is not None}
     changed: dict[str, Column] = {"layer": lambda row: str(row[0]), "dev": lambda row: f"{row[1][0]:+.2f}"}
     changed["test"] = lambda row: f"{row[1][1]:+.2f}"
-    sized = {"layers": str, **sides(report.size), "first split's": by_size.get}
+    sized = {"layers": str, **sides(report.size), "layers of the first split": by_size.get}
     vectors, rows = {"vectors": str, **scored}, [best, *first.baselines]
     tables = [
         Table.of(f"{Path(report.model).name} on {report.data}, Spearman × 100", rows, vectors, marked=best),
-        Table.of("The best of each size", by_size, sized, detail=True),
-        Table.of("Without a layer: change of the best, in points", report.effects().items(), changed, detail=True),
+        Table.of("The best combination of each size", by_size, sized, detail=True),
+        Table.of("Change of the best score without a layer, in points", report.effects().items(), changed, detail=True),
     ]
     unseen = (
         "" if report.unseen is None else f", {report.unseen:.2f} on the {report.num_unseen:,} not used for selection"
@@ -466,10 +466,10 @@ def view_combination_report(report: CombinationReport) -> View:
     chosen = (
         f"Chosen: {over} of {layers_in_words(report.chosen)} (dev {report.chosen_dev:.2f} over the splits{unseen})."
     )
-    how = "all" if report.method == "exact" else "beam search"
+    search = "all" if report.method == "exact" else "beam search"
     up_to = f", up to {report.up_to} layers each" if report.up_to <= report.depth else ""
     notes = [
-        f"{report.num_subsets:,} combinations of {report.depth + 1} layers ({how}{up_to}), chosen on "
+        f"{report.num_subsets:,} combinations of {report.depth + 1} layers ({search}{up_to}), chosen on "
         f"{first.num_dev} pairs, {counted(len(report.splits), 'random split')}.",
     ]
     plots = _combination_plots(report)
@@ -492,14 +492,14 @@ def _combination_plots(report: CombinationReport) -> list[Any]:
     axes = "layers combined", "Spearman × 100"
     best = Plot(title, *axes, sizes, levels=levels, whole=True, file="sizes")
     title = f"{Path(report.model).name}: best combination without a layer, against the best of all ({report.data})"
-    axes, zero = ("layer left out", "change in points (Spearman × 100)"), ((0.0, "", INK),)
+    axes, zero = ("removed layer", "change in points (Spearman × 100)"), ((0.0, "", INK),)
     without = Plot(title, *axes, bars, levels=zero, whole=True, file="without")
     return [best, effects and without]
 
 
 def view_cut_result(result: CutResult) -> View:
-    """Show kept layers and vocabulary."""
+    """Show the kept layers and vocabulary."""
     place = capitalized(place_in_words(result.layer, result.blocks))
     kept = f"{place} of {result.depth}, not trained: {result.parameters:,} of {result.full_parameters:,} parameters."
     words = () if result.vocabulary is None else vocabulary_sentences(result.vocabulary)
-    return View("cut", "What was cut", (), [kept, *words])
+    return View("cut", "The cut model", (), [kept, *words])

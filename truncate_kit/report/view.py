@@ -1,4 +1,4 @@
-"""Views of results, drawn by the terminal, the page, notebooks and model cards."""
+"""Define views of results; the terminal, the page, notebooks and model cards draw them."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,24 +27,27 @@ NONE = "–"
 
 
 def number(value: float | None, form: str = ".2f") -> str:
-    """Write a number, or a dash."""
+    """Return a number as text, or a dash."""
     return NONE if value is None else format(value, form)
 
 
 def points(mean: float | None, deviation: float | None = None) -> str:
-    """Write a score in points with its standard deviation, or a dash."""
+    """Return a score in points with its standard deviation as text, or a dash."""
     return number(mean) if mean is None or deviation is None else f"{mean:.2f} ± {deviation:.2f}"
 
 
 def in_markdown(text: str) -> str:
-    """Escape text for one line of Markdown, without cells, links or HTML."""
+    """Escape text for one line of Markdown, so that it makes no cells, links or HTML."""
     plain = harmless(" ".join(text.split()))
     return "".join(f"\\{char}" if char in "|<>[]`*_\\" else char for char in plain)
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of texts, the most important columns first; `detail` is folded or needs `--verbose`."""
+    """A table of text cells, the most important columns first.
+
+    `marked` is the index of a row. A `detail` table is folded on pages, and terminals need `--verbose`.
+    """
 
     title: str
     columns: Sequence[str]
@@ -63,17 +66,19 @@ class Table:
         marked: Any = None,
         detail: bool = False,
     ) -> Self:
-        """Make a table of objects; empty columns after the first are left out.
+        """Make a table with one row per object; columns without values are dropped, except the first.
 
         A column is a function of the row, or an attribute with an optional format: `dev`, `seconds:.1f`, or `dev:±` for
-        a mean with `dev_std`. `last` is an additional row; `marked` is one of the rows.
+        a mean with `dev_std`. `last` is an additional row; `marked` is the object of a row.
         """
         every = list(rows)
         cells = [[_cell(row, column) for column in columns.values()] for row in every]
         cells += [[_text(value) for value in last]] if last else []
-        full = [at for at in range(len(columns)) if not at or any(row[at] not in ("", NONE) for row in cells)]
-        shown = [tuple(row[at] for at in full) for row in cells]
-        headings = [[*columns][at] for at in full]
+        full = [
+            index for index in range(len(columns)) if not index or any(row[index] not in ("", NONE) for row in cells)
+        ]
+        shown = [tuple(row[index] for index in full) for row in cells]
+        headings = [[*columns][index] for index in full]
         return cls(title, headings, shown, None if marked is None else every.index(marked), detail)
 
     def __len__(self) -> int:
@@ -104,10 +109,10 @@ def _text(value: Cell, form: str = "") -> str:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """Points, a line through them, or both; a missing y interrupts the line.
+    """Points, a line through points, or both; a missing y interrupts the line.
 
-    Marker and line have matplotlib's names, or are empty; sizes are in points. `spread` is half the height of error bar
-    and band, `low` and `high` bound an asymmetric band, and `bar` is the width of bars from 0.
+    Marker and line have matplotlib's names, or are empty; sizes are in points. `spread` is half the height of error
+    bars and band, `low` and `high` bound an asymmetric band, and `bar` is the width of bars from 0.
     """
 
     x: Sequence[float]
@@ -129,13 +134,13 @@ class Series:
 
 
 def ring(x: float, y: float | None, label: str) -> Series:
-    """Draw a ring around the choice."""
+    """Return a ring that marks the chosen point."""
     return Series([x], [y], label, GREEN, line="", hollow=True, size=16)
 
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """One panel: series over two axes, the last on top, or a heat map.
+    """One panel: series over two axes (the last one on top), or a heat map.
 
     Levels are height, label and color of horizontal lines; `shade` is start, end and label of a range of x; `ticks` are
     named positions on x. Plots of one `file` name share a file.
@@ -161,10 +166,10 @@ class Plot:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Texts, tables and plots of a result, the most important first; empty ones are left out.
+    """Sentences, tables and plots of a result, the most important first; empty ones are dropped.
 
-    `key` is the anchor on a page. Terminals print `notes` on stderr and `details` with `--verbose`; `missing` holds
-    titled commands that add missing parts.
+    `key` is the anchor on a page. Terminals print `notes` on stderr and `details` with `--verbose`; `missing` has
+    pairs of a missing part and the command that adds it.
     """
 
     key: str
@@ -194,7 +199,7 @@ _MODULES = {
 
 
 def view_of(result: Any) -> View:
-    """Return the view of a result, else a table of its fields. Imports no torch."""
+    """Return the view of a result, by default a table of its fields. Imports no torch."""
     kind = type(result).__name__
     for module in (module for module, kinds in _MODULES.items() if kind in kinds.split()):
         function = re.sub("(?<!^)(?=[A-Z])", "_", f"View{kind}").lower()
@@ -215,31 +220,34 @@ def rough_speeds(others_busy: float | None) -> list[str]:
     """Warn if other processes used the machine during timing."""
     if (others_busy or 0.0) <= QUIET:
         return []
-    return [f"Other processes took {others_busy or 0.0:.0%} of this machine meanwhile: speeds are rough."]
+    return [f"Other processes used {others_busy or 0.0:.0%} of the processor during timing, so speeds are imprecise."]
 
 
 def vocabulary_sentences(cut: "VocabularyCut") -> tuple[str, ...]:
-    """Describe kept word pieces and their coverage of other texts."""
+    """Describe the kept word pieces and their coverage of held-out texts."""
     kept = (
-        f"{cut.pieces:,} of {cut.full_pieces:,} word pieces are kept, for {cut.texts:,} texts: "
-        f"{cut.full_model_bytes / 1e6:.1f} MB of weights in float32 become {cut.model_bytes / 1e6:.1f} MB."
+        f"{cut.pieces:,} of {cut.full_pieces:,} word pieces are kept, those of {cut.texts:,} texts: "
+        f"float32 weights shrink from {cut.full_model_bytes / 1e6:.1f} to {cut.model_bytes / 1e6:.1f} MB."
     )
     if cut.covered_pieces is None or cut.covered_texts is None:  # too few texts
         return (kept,)
     covered = f"{100 * cut.covered_pieces:.2f} % of the word pieces"
-    return (kept, f"Held-out texts: {covered} are kept, and {100 * cut.covered_texts:.1f} % of vectors.")
+    return (
+        kept,
+        f"In held-out texts {covered} are kept; {100 * cut.covered_texts:.1f} % of these texts keep their vector.",
+    )
 
 
-_KEPT = {"graphs": "graphs that bench made", "distillation": "what distill learns from"}
+_KEPT = {"graphs": "graphs that bench made", "distillation": "texts and vectors of distill"}
 _CODES: dict[frozenset[float], str] = {
     frozenset({0, 1}): "All scores are 0 or 1. If they mark paraphrases, use `objective=paraphrase`.",
     frozenset({0, 1, 2}): "All scores are 0, 1 or 2. If they are classes, use `objective=entailment`.",
 }
-"""Hints for sets of scores that look like labels."""
+"""Hints for sets of scores that are probably labels."""
 
 
 def data_sentences(splits: "PairSplits") -> list[str]:
-    """Describe pairs: sizes, scale or classes, notes, and overlap of splits."""
+    """Describe pairs: sizes, scale or classes, notes, and the overlap of their splits."""
     sets = [pairs for _, pairs in splits.items()]
     total, pairs, warning = sum(map(len, sets)), splits.evaluation, overlap_warning(splits.overlap)
     # A single file has no splits yet.
@@ -255,7 +263,7 @@ def data_sentences(splits: "PairSplits") -> list[str]:
 
 
 def overlap_warning(overlap: "Overlap") -> str | None:
-    """Describe the overlap of test and train."""
+    """Describe the overlap of test and train, if any."""
     if not overlap.test_sentences_in_train:
         return None
     same, either = overlap.train_test
@@ -287,7 +295,7 @@ def view_contents(kept: "Contents") -> View:
         [
             kept.reports and f"Results: {', '.join(kept.reports)}",
             f"{kept.folder}: {counted(len(kept.models), 'model')}, {_megabytes(kept.file_bytes)} MB{freed}.",
-            kept.spare_bytes and f"--clean frees {_megabytes(kept.spare_bytes)} MB that only a repetition would use.",
+            kept.spare_bytes and f"--clean frees {_megabytes(kept.spare_bytes)} MB that only repeated runs would read.",
         ],
     )
 
@@ -297,18 +305,18 @@ def _megabytes(size: int) -> str:
 
 
 def view_diagnosis(diagnosis: "Diagnosis") -> View:
-    """Show the checks, problems first."""
+    """Show the checks; problems come before warnings."""
     table = Table.of("This machine", diagnosis.checks, {"what": "name", "found": "found", "verdict": "verdict"})
     wrong = sorted(
         (row for row in diagnosis.checks if row.verdict in ("problem", "warning")), key=attrgetter("verdict")
     )
-    said = [f"{row.verdict.title()}: {row.name}: {row.found}.\n  Do: {row.hint}." for row in wrong]
-    able = diagnosis.able and "Everything that was asked for can run."
-    return View("diagnosis", "What fits on this machine", [table], [*said, able])
+    problems = [f"{row.verdict.title()}: {row.name}: {row.found}.\n  Do: {row.hint}." for row in wrong]
+    able = diagnosis.able and "Everything requested can run."
+    return View("diagnosis", "What runs on this machine", [table], [*problems, able])
 
 
 def view_page_report(report: "PageReport") -> View:
-    """Show recommendation, missing parts, and path."""
+    """Show the recommendation, missing parts, and the path."""
     missing = [f"{why}. This adds it: {command}" for why, command in zip(report.missing, report.commands, strict=True)]
     size = f"{report.file_bytes / 1e3:,.0f} kB, opens without a network"
     return View("page", "Page", (), [*report.recommendations, *missing, f"Page: {report.page} ({size})"])

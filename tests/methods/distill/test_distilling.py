@@ -335,7 +335,7 @@ def test_blocks_that_labels_prefer_before_learning_are_saved_as_they_came(full, 
     assert result.student.score == pytest.approx(100, abs=0.1)
     assert max(result.student.scores) < 99
     assert "Training did not improve these blocks" in notes_of(result)
-    assert "are saved untrained" in notes_of(result)
+    assert "untrained blocks are saved" in notes_of(result)
     assert encoder_digest(load_encoder(tmp_path / "lean")) == encoder_digest(cut)
 
 

@@ -263,7 +263,7 @@ def test_a_model_that_was_cut_before_is_compared_with_the_full_one(tiny_folder, 
     assert swept(cut, tmp_path / "both", layers="all", **before).trials == result.trials
     card = (tmp_path / "both" / "lean" / "README.md").read_text()
     assert f"| Layer | {result.chosen} of 3 |" in card
-    assert "| Before it | words of \\| mine |" in card
+    assert "| Training before | words of \\| mine |" in card
     weights = [path for path in (tmp_path / "both").glob("trials/*/layer*") if path.is_dir()]
     assert len(weights) == len({(path.parent, path.name[:7]) for path in weights})  # the best of each layer
 
