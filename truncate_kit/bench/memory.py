@@ -1,6 +1,7 @@
 """Measure the peak memory of encoding, in a new process that runs this module.
 
-A fork would not count the pages of its parent. On the CPU, ONNX graphs run without torch.
+A fork would not count the pages of its parent. On the CPU, ONNX graphs run without torch, so that
+its memory does not count.
 """
 
 import contextlib
@@ -45,7 +46,7 @@ def measure_here(request: Mapping[str, Any]) -> int:
     call, free = (_prepare_session(request), 0) if torch_free else _prepare_runner(request)
     call()  # the first call compiles
     gc.collect()
-    with contextlib.suppress(OSError):  # otherwise the peak includes loading
+    with contextlib.suppress(OSError):  # reset the peak, to exclude loading
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
     for _ in range(3):
         call()
@@ -53,7 +54,7 @@ def measure_here(request: Mapping[str, Any]) -> int:
 
 
 def _free_on_gpu(device: str) -> int:
-    """Return the free GPU memory in bytes, by the driver (allocators keep freed memory)."""
+    """Return the GPU's free bytes as counted by the driver, because allocators keep freed memory."""
     import torch
 
     return int(torch.cuda.mem_get_info(device)[0])
@@ -97,7 +98,7 @@ def _prepare_session(request: Mapping[str, Any]) -> Callable[[], object]:
         request["graph"],
         options,
         providers=["CPUExecutionProvider"],
-        disabled_optimizers=["SkipLayerNormFusion"],  # as in `open_session`, but without torch
+        disabled_optimizers=["SkipLayerNormFusion"],  # as `open_session` does
     )
     ids = np.ones((request["batch_size"], request["length"]), np.int64)
     return lambda: session.run(["sentence_embedding"], {entry.name: ids for entry in session.get_inputs()})

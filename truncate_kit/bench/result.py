@@ -137,7 +137,7 @@ class BenchSettings(Result):
         lengths: Tokens per text; by default 16 and 128, at most the models' limit.
         backends: Names for `select_backends`.
         compile: Include torch.compile on a GPU; compiling takes minutes.
-        repeats: Rounds of timing; each times all models, with ten calls at batch size 1.
+        repeats: Timing rounds; each round times every model, with ten calls at batch size 1.
         threads: CPU threads; by default torch's choice.
         device: `cpu` (by default) or `cuda[:i]`.
         memory: Measure peak memory, in new processes.
@@ -161,7 +161,7 @@ class BenchSettings(Result):
     )  # fmt: skip
     compile: bool = True
     repeats: int = setting(
-        5, "Rounds of timing over all models; by default 5, with --quick 3.", MACHINE,
+        5, "Timing rounds over all models; by default 5, with --quick 3.", MACHINE,
         bounds=_ROUNDS, default=None,
     )  # fmt: skip
     threads: int | None = None
@@ -228,8 +228,8 @@ class Timing(Result):
     role: Role
     backend: str
     scenario: Scenario
-    batch_size: int | None  # unless it varies
-    length: int | None  # unless it varies
+    batch_size: int | None  # if constant
+    length: int | None  # if constant
     sentences: int  # per call
     tokens: int  # per call, without padding
     seconds: tuple[float, ...]  # per call

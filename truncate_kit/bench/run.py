@@ -93,8 +93,8 @@ def bench(
 
     Args:
         lean: Folder, name, or encoder with a tokenizer. The encoder is moved to the device.
-        full: As `lean`. By default only `lean`; with `settings.blocks` also the uncut `lean`.
-        settings: Bench settings.
+        full: As `lean`. By default only `lean` is measured, with `settings.blocks` also the uncut `lean`.
+        settings: Backends, shapes, rounds and device.
         pairs: Pairs to score by Spearman correlation, or a retrieval set.
         texts: Real texts to time, besides random token ids.
         graphs: Folder for newly exported graphs; by default a temporary one.
@@ -266,7 +266,7 @@ def score_with(data: PairSet | RetrievalSet, runner: Runner, encoder: Encoder) -
 
     evaluator = RetrievalEvaluator(encoder, data, np.arange(len(data.queries)))
     vectors = runner.encode_ids(evaluator.texts()).float().cpu()
-    if bad := int((~vectors.isfinite().all(dim=1)).sum()):  # a search would not notice
+    if bad := int((~vectors.isfinite().all(dim=1)).sum()):  # a search would not fail on NaN
         raise ValueError(f"NaN or infinity in the vectors of {bad:,} of {counted(len(vectors), 'text')}")
     per_query = evaluator.scores(vectors, vectors)
     return float(per_query.mean()), per_query
@@ -435,7 +435,7 @@ class Contestants:
             )
 
     def surviving(self, task: str, measure: Callable[[], Value]) -> Value:
-        """Call `measure`, and repeat the call after removing a contestant that failed."""
+        """Call `measure` until it succeeds; remove each contestant that fails."""
         while True:
             try:
                 return measure()
@@ -446,7 +446,7 @@ class Contestants:
                 self.update(error.key, absent=f"{task}: {error}")
                 self._require_some()
             with contextlib.suppress(RuntimeError):  # a GPU fault is raised again
-                torch.cuda.empty_cache()  # after the error's frames are freed
+                torch.cuda.empty_cache()  # now that the error's frames are freed
 
     def measure_memory(self, shape: tuple[int, int], progress: Progress) -> None:
         """Measure each contestant's peak memory at one shape (batch size, length)."""

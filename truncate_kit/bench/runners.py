@@ -34,7 +34,7 @@ TENSORRT_TEXTS = 512  # most texts per batch
 # Seconds; idle thread pools spin for some milliseconds and would slow the next runtime.
 _REST = 0.02
 WARM_UP_TEXTS = 64
-LATENCY_CALLS = 10  # per round, for a 95th percentile
+LATENCY_CALLS = 10  # per round; a 95th percentile needs many
 # TensorRT builds one engine for all shapes, because a build takes minutes.
 _TENSORRT_SHAPES = {
     "trt_fp16_enable": True,
@@ -85,7 +85,7 @@ def _products(precision: str) -> Iterator[None]:
 
 
 def _waiting(call: Callable[[], Tensor], device: torch.device, products: str = "highest") -> Callable[[], Tensor]:
-    """Wrap `call`: no gradients, wait for the device, and `products` as in `_products`."""
+    """Wrap `call`: run without gradients and with `_products(products)`, and wait for the device."""
 
     def run() -> Tensor:
         with _products(products), torch.inference_mode():
@@ -223,7 +223,7 @@ def make_runner(
 
 
 def guarded(key: Key, call: Callable[..., Value]) -> Callable[..., Value]:
-    """Wrap `call`: exceptions become `AbsentError`, except `TruncateKitError`."""
+    """Wrap `call`: every exception except `TruncateKitError` becomes `AbsentError`."""
 
     def guard(*arguments: Any, **options: Any) -> Value:
         try:
@@ -334,7 +334,7 @@ def spread(texts: Sequence[str], count: int) -> tuple[str, ...]:
 def time_texts(
     runners: Runners, encoders: Mapping[Role, Encoder], texts: Sequence[str], *, rounds: int, singly: bool
 ) -> list[Timing]:
-    """Time all runners on texts, including tokenization, in batches or `singly`."""
+    """Time all runners on texts, including tokenization, in batches or, if `singly`, one by one."""
     texts = spread(texts, rounds * LATENCY_CALLS) if singly else texts
 
     def call(key: Key, runner: Runner, count: int | None = None) -> Call:

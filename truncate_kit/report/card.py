@@ -68,7 +68,7 @@ def write_card(
 ) -> str:
     """Return a model card: escaped Markdown, with the front matter that the hub reads.
 
-    scores: Data set, the hub's name of the metric, and test score from 0 to 1.
+    scores: Tuples of data set, the hub's name of the metric, and test score (0 to 1).
     """
     title = origin.words
     if Path(origin.model).is_dir():  # local paths are useless to others
@@ -139,7 +139,7 @@ def _usage(encoder: "Encoder") -> list[str]:
 
 
 def sentence_transformers_lines(place: str, *, own_pooling: bool = False) -> str:
-    """Return code that encodes with sentence-transformers; `own_pooling`: by this package's module."""
+    """Return code that encodes with sentence-transformers; `own_pooling`: pooled by this package."""
     trusting = ", trust_remote_code=True" if own_pooling else ""
     return (
         "from sentence_transformers import SentenceTransformer\n\n"

@@ -22,7 +22,7 @@ from truncate_kit.report.view import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY
 
 ABREAST = 3  # panels in a row
 TIP = "tip: "  # prefix of ids that contain a tooltip
-_MOST_NUMBERS = 200  # that stay readable in a heat map
+_MOST_NUMBERS = 200  # more are unreadable in a heat map
 _MOST_BELOW = 12  # legend entries; longer legends are drawn at the side
 _PAGE: dict[Any, Any] = {
     "font.size": 11,
@@ -155,7 +155,7 @@ def _draw_heat(axes: Axes, plot: Plot) -> None:
 
 
 def write_figure(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
-    """Write a PNG. Raises `FileProblemError`."""
+    """Write a figure as PNG. Raises `FileProblemError`."""
     for text in figure.findobj(Text):  # names are not formulas
         plain = harmless(text.get_text())
         text.set_text(plain.replace("$", r"\$") if text.get_parse_math() else plain)

@@ -16,7 +16,7 @@ from truncate_kit.report.view import GREY, ORANGE, Cell, Column, Plot, Series, T
 if TYPE_CHECKING:
     from truncate_kit.methods.distill.settings import Agreement, DistillResult, LeanModel, Scored
 
-_LARGEST = 9.0  # marker size in points for all dimensions
+_LARGEST = 9.0  # marker size in points, with all dimensions
 _MARKS = {("fp32", False): "D", ("fp32", True): "^", ("int8", False): "s", ("int8", True): "v"}
 """Markers by precision and reduced vocabulary."""
 
@@ -235,7 +235,7 @@ def _graphs_plot(result: DistillResult, winner: LeanModel | None) -> Plot:
         style: dict[str, Any] = {
             "marker": _MARKS[kind],
             "hollow": row.dominated,
-            "size": _LARGEST * (row.dims / full.dims) ** 0.5,  # area: share of dimensions
+            "size": _LARGEST * (row.dims / full.dims) ** 0.5,  # the area shows the share of dimensions
             "texts": [str(len(row.blocks))] if (row.dims, row.words) == (full.dims, full.words) else (),
             "tip": tip + ", beaten" * row.dominated,
         }

@@ -194,7 +194,7 @@ def _plot(report: BenchReport) -> Plot | None:
         if any(row == role for row, _ in places):
             series.append(Series((), (), label, INK, line="", hollow=role == "full", size=8))
     speeds, scores = zip(*places.values(), strict=True)
-    margin = max(1.0, 0.35 * (max(scores) - min(scores)))  # keeps rounding between runtimes small
+    margin = max(1.0, 0.35 * (max(scores) - min(scores)))  # so that rounding differences look small
     on = "" if report.scored_on is None else f" on {report.scored}"
     place = counted(report.threads, "thread") if report.device == "cpu" else report.device
     return Plot(

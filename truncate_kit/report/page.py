@@ -350,7 +350,7 @@ def _render(title: str, verdicts: Sequence[tuple[str, str, Sequence[str]]], part
 
 
 def in_notebook(result: Result) -> str:
-    """Return HTML for a notebook cell, without scripts."""
+    """Return HTML that shows a result in a notebook cell, without scripts."""
     style = Markup(_own_text("notebook.css"))
     return _templates().get_template("notebook.html").render(view=view_of(result), style=style)
 

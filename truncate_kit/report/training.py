@@ -373,7 +373,7 @@ def view_frozen_report(report: FrozenReport) -> View:
 
 
 def _steps(report: FrozenReport) -> Table:
-    """Return the scores of untrained states (last and best block), then of each step by blocks."""
+    """Return the scores of untrained states (last and best block) and of each step by blocks."""
     known = [(score, block) for block, score in enumerate(report.states, 1) if score is not None]
     rows = list[tuple[str, ...]]()
     for name, (score, block) in (("last block", known[-1]), ("best on test", max(known))) if known else ():
@@ -401,7 +401,7 @@ def _frozen_plots(report: FrozenReport) -> list[Plot]:
     label = "untrained states, on the training pairs"
     alone.append(Series(blocks, report.train_states, label, VERMILION, marker=".", line="--"))
     for step, layers in report.steps.items():
-        if step != COSINE:  # codes are the states
+        if step != COSINE:  # its codes are the states
             columns = zip(*(trial.blocks for trial in report.groups[step, layers[-1]]), strict=True)
             means = [None if None in column else fmean(column) for column in columns]
             alone.append(Series(range(1, len(means) + 1), means, f"codes, {step}", colors[step]))

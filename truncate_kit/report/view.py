@@ -46,7 +46,7 @@ def in_markdown(text: str) -> str:
 class Table:
     """A table of text cells, the most important columns first.
 
-    `marked` is the index of a row. A `detail` table is folded on pages, and terminals need `--verbose`.
+    `marked` is the index of the marked row. A `detail` table is folded on pages, and terminals need `--verbose`.
     """
 
     title: str
@@ -69,7 +69,7 @@ class Table:
         """Make a table with one row per object; columns without values are dropped, except the first.
 
         A column is a function of the row, or an attribute with an optional format: `dev`, `seconds:.1f`, or `dev:±` for
-        a mean with `dev_std`. `last` is an additional row; `marked` is the object of a row.
+        a mean with `dev_std`. `last` is an additional row; `marked` is one of the objects.
         """
         every = list(rows)
         cells = [[_cell(row, column) for column in columns.values()] for row in every]
