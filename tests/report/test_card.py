@@ -110,7 +110,7 @@ def test_text_from_outside_opens_nothing(tiny_folder):
     [
         ("plain", "Load it with `SentenceTransformer(path)` or"),
         ("pooler", "`SentenceTransformer(path, trust_remote_code=True)`"),
-        ("heads", "sentence-transformers has no such module"),
+        ("heads", "sentence-transformers cannot compute these codes"),
     ],
 )
 def test_it_says_how_the_folder_loads(tiny_folder, kind, said):

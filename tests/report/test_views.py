@@ -161,7 +161,7 @@ def test_what_is_said_of_a_distillation():
                             num_texts=50),
     )  # fmt: skip
     assert view_of(replace(made, tryouts=(tryout,))).tables[-2].rows == [("1, 3", "70.00", "60.00", "50.0 %")]
-    assert "this is the closest" in said(replace(made, holds=False, needed=99.0))
+    assert "this one is the closest" in said(replace(made, holds=False, needed=99.0))
     texts = made.texts | {"compared": 10, "excluded": 3}
     assert "Excluded: 3 that equal one of 10 texts of evaluation sets" in said(replace(made, texts=texts))
 
@@ -178,7 +178,7 @@ def test_other_trainings():
     assert worst.rows[0][1:] == ("0.25", "0.75", "-0.50")
     assert "1 of the 2 distinct test sentences are also in train" in said(some_heads())
     clean = replace(some_heads(), overlap=Overlap(train_test=(0, 0), test_sentences=2, test_sentences_in_train=0))
-    assert "share no sentence. NLI: 1 of the 2" in said(replace(clean, test_sentences_in_nli=1))
+    assert "share no sentence. NLI contains 1 of 2" in said(replace(clean, test_sentences_in_nli=1))
     combined = view_of(a_combination(2))
     assert combined.tables[0].rows[0] == ("best combination", "73.00 ± 0.00", "65.00 ± 0.00")
     assert combined.tables[0].marked == 0
@@ -240,11 +240,11 @@ def test_an_export():
     assert "no kernel" in said(replace(report, fused_nodes={}))
     assert "has no attention" in said(replace(report, fused_nodes={}, layers=0))
     int8 = said(replace(report, quantization=QUANTIZED | {"num_pairs": 3}))
-    assert "Layers in float: encoder.layer.1.output.dense. Weights have 7 bits" in int8
+    assert "in float: encoder.layer.1.output.dense. Weights have 7 bits" in int8
     assert "3 pairs: too few" in int8
-    assert "1,234 of 65,504" in said(replace(report, float32_islands={}, largest_half=1234.0))
+    assert "The largest value is 1,234" in said(replace(report, float32_islands={}, largest_half=1234.0))
     stable = INVARIANCE | {"batch_cosine": 0.99}
-    assert "at least 0.9900" in said(replace(report, invariance=stable, invariant_on="d"))
+    assert "0.9900 in a batch" in said(replace(report, invariance=stable, invariant_on="d"))
 
 
 def test_a_score_and_any_other_result():
