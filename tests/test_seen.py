@@ -108,7 +108,7 @@ def test_a_set_that_was_divided_is_scored_on_its_test_part(workspace, whole, div
         found = unseen(whole, model)
         assert found.test.pairs == divided.test.pairs
         assert "was split into" in found.notes[-1]
-        assert found.notes[-1].endswith("only test counts.")
+        assert found.notes[-1].endswith("only test is scored.")
     assert unseen(divided, workspace.lean) is divided
 
 

@@ -190,13 +190,13 @@ evaluate m --data missing.csv | missing.csv
 evaluate onnx --data good.csv --runtime onnx | model.onnx
 evaluate m --data good.csv --runtime onnx | model.onnx
 evaluate m --data search --split dev | no dev.tsv
-evaluate m --data words --columns a,b,c | words holds no splits
+evaluate m --data words --columns a,b,c | words holds no train, dev or test file
 evaluate m --suite sts | needs its data
 evaluate m --suite sts --data data/sts13 | none of the sets
 evaluate m --suite transfer --data data --seen x.csv | --seen
 evaluate m --suite transfer --data data --fractions half | 'half'
 evaluate m --suite transfer --data data --fractions 0.05 | MR leaves 2 rows to train on
-evaluate m --suite transfer --data odd | Call the column of texts text
+evaluate m --suite transfer --data odd | Rename the column of texts to text
 evaluate m --suite retrieval --data data/mr.csv | Call the columns query and relevant.
 evaluate m --corpus more.txt | --corpus works only with --suite retrieval
 evaluate m --against full | --against works only with --mteb

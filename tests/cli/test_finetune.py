@@ -122,7 +122,7 @@ def test_word_pairs_get_the_papers_batches_and_epochs(run, tiny_folder, tmp_path
     assert (training["epochs"], training["batch_size"]) == (7, 128)
     code, _, err = run("evaluate")
     assert code == 0, err
-    assert "only test counts" in err
+    assert "only test is scored" in err
 
 
 def test_priors_are_said_and_change_the_model(run, tiny_folder, single_file, monkeypatch):
@@ -154,7 +154,7 @@ def test_queries_of_a_retrieval_folder_teach_choose_and_report(run, tiny_folder,
     folder = judged_folder(tmp_path / "search", test=48)
     code, out, err = run("finetune", tiny_folder("bert"), "--data", folder, *FAST)
     assert code == 0, err
-    assert "24 queries teach, with 48 documents that answer them" in " ".join(err.split())
+    assert "24 queries with 48 answers for training" in " ".join(err.split())
     assert "nDCG@10 of half the queries" in out
     assert SweepResult.read(tmp_path / "exported/sweep.json").training.objective == "search"
     code, _, err = run("evaluate", "exported/lean", "--data", folder)

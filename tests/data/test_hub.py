@@ -43,7 +43,9 @@ def test_splits_come_through_datasets_and_a_configuration_after_a_colon(tmp_path
 
 def test_unreachable_hub_is_one_clear_error():
     assert os.environ["HF_HUB_OFFLINE"] == "1"
-    with pytest.raises(DataError, match="'sentence-transformers/stsb' is no path here, and the hub") as caught:
+    with pytest.raises(
+        DataError, match="'sentence-transformers/stsb' is not a local path, and loading it from the hub"
+    ) as caught:
         load_pairs("stsb")
     assert "\n" not in str(caught.value)
     assert "bundled" in caught.value.hint

@@ -74,7 +74,7 @@ def test_bad_columns_are_named(tmp_path, names, columns, message):
 
 
 def test_bad_folders_are_named(tmp_path):
-    with pytest.raises(DataError, match="holds no splits"):
+    with pytest.raises(DataError, match="holds no train, dev or test file"):
         load_pairs(tmp_path)
     for name in ("dev.csv", "validation.csv"):
         write(tmp_path / name)

@@ -72,7 +72,7 @@ def test_splits_are_chosen_by_name(folder):
     (qrels / "test.tsv").rename(qrels / "train.tsv")
     assert read_retrieval(folder, chooses=True).held_out < found.held_out  # what train asks may be learned
     (qrels / "dev.tsv").rename(qrels / "other.tsv")
-    with pytest.raises(DataError, match=r"no test or dev\.tsv"):
+    with pytest.raises(DataError, match=r"no test\.tsv or dev\.tsv"):
         read_retrieval(folder)
     (qrels / "other.tsv").unlink()
     assert read_retrieval(folder).name.endswith("/train")
@@ -80,7 +80,7 @@ def test_splits_are_chosen_by_name(folder):
 
 BAD = [
     ("corpus.jsonl", None, r"holds no corpus\.jsonl"),
-    ("qrels/test.tsv", None, r"holds no test or dev\.tsv"),
+    ("qrels/test.tsv", None, r"holds no test\.tsv or dev\.tsv"),
     ("corpus.jsonl", '{"_id": "d1"}\n', "no column 'text'"),
     ("corpus.jsonl", '{"_id": "d", "text": "a"}\n{"_id": "d", "text": "b"}\n', "line 2: the id 'd' is"),
     ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id": "d2"}\n', "line 2: the text in column 'text' is"),

@@ -32,7 +32,7 @@ def test_split_keeps_every_row_once_in_order_and_no_pair_on_two_sides():
     assert data_sentences(splits)[2] == (
         "mine.csv was split into "
         f"train {len(splits.train)}, dev {len(splits.dev)}, test {len(splits.test)} "
-        "(80/10/10 %, seed 0) by its distinct pairs."
+        "(80/10/10 %, seed 0); repeated pairs stay together."
     )
 
 

@@ -122,13 +122,17 @@ def test_truth_is_read_as_tables_write_it(tmp_path, yes, no):
 @pytest.mark.parametrize(
     ("find", "files", "message"),
     [
-        (find_sts, {"sts12/test.csv": PAIRS, "STS-12/test.csv": PAIRS}, r"One set was found several times: .* and "),
-        (find_sts, {"sts12/test.csv": PAIRS, "sts2012.tsv": PAIRS}, r"One set was found several times: .* and "),
-        (find_sts, {"sts12/test.csv": PAIRS, "sts12/Test.jsonl.xz": ""}, "sts12 holds one table in two formats"),
+        (find_sts, {"sts12/test.csv": PAIRS, "STS-12/test.csv": PAIRS}, r"STS12 was found several times: .* and "),
+        (find_sts, {"sts12/test.csv": PAIRS, "sts2012.tsv": PAIRS}, r"STS12 was found several times: .* and "),
+        (find_sts, {"sts12/test.csv": PAIRS, "sts12/Test.jsonl.xz": ""}, "sts12 holds the same table in two formats"),
         (find_sts, {"stsb/train.csv": PAIRS, "stsb/dev.csv": PAIRS}, "no test split"),
         (find_sts, {"sts12/test.csv": PAIRS, "stsb/notes.md": ""}, "stsb holds no tables of STSB"),
-        (find_transfer, {"mr/all.csv": "text,label\na,1\n", "mr/all.tsv": ""}, "mr holds one table in two formats"),
-        (find_transfer, {"mr/all.csv": "text,score\ngood,1\n"}, "no column is named for the label"),
+        (
+            find_transfer,
+            {"mr/all.csv": "text,label\na,1\n", "mr/all.tsv": ""},
+            "mr holds the same table in two formats",
+        ),
+        (find_transfer, {"mr/all.csv": "text,score\ngood,1\n"}, "no column has a known name for the label"),
         (find_transfer, {"mr/all.csv": "text,label,class\ngood,1,1\n"}, "several columns could be the label"),
     ],
 )

@@ -58,7 +58,7 @@ def test_built_from_nli(tmp_path, numbers):
         ("p1", "p1 entails b", "p1 against b"),
         ("p1", "p1 entails c", "p1 against a"),
     )
-    assert "3 rows built from 9 NLI pairs; 1 premises without a contradiction are left out" in found.note
+    assert "3 rows built from 9 NLI pairs; 1 premises without a contradiction are skipped" in found.note
     both = load_triplets(path)
     assert both.rows[-1] == ("p3", "p3 entails")
     assert both.fingerprint() != found.fingerprint()

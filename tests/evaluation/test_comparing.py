@@ -105,4 +105,4 @@ def test_lengths_that_8_bits_lose(full, lean, data, monkeypatch):
         monkeypatch.setitem(model.settings, "similarity_fn_name", "dot")
     report = compare(full, lean, data)
     assert {precision for _, precision in ways(report)} == {"float32"}
-    assert "int8 is left out" in report.notes[1]
+    assert "int8 is skipped" in report.notes[1]

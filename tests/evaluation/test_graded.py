@@ -69,7 +69,7 @@ def test_a_score_that_is_no_number_is_named_before_anything_is_computed(tiny_fol
 
 @pytest.mark.parametrize("count", [0, 1, 2])
 def test_too_few_pairs_are_refused_in_words(tiny_folder, pairs, count):
-    with pytest.raises(DataError, match=rf"too few pairs or scores \({count} and"):
+    with pytest.raises(DataError, match=rf"too few pairs or scores for a correlation: {count} pairs"):
         evaluate(load_encoder(tiny_folder("bert")), pairs.pairs[:count])
 
 

@@ -103,7 +103,7 @@ def test_tasks_that_cannot_be_run(mteb, tiny_folder):
     with pytest.raises(UsageError, match=r"'stsbenchmrk' not found.*'STSBenchmark'") as problem:
         find_tasks(["STS12", "stsbenchmrk"])
     assert "available-tasks" in problem.value.hint
-    with pytest.raises(UsageError, match="needs a model of image"):
+    with pytest.raises(UsageError, match="needs a model for image"):
         find_tasks(["CIFAR10"])
     with pytest.raises(DataError, match="The data of the MTEB task STS12 cannot be loaded: ") as problem:
         evaluate_mteb(load_encoder(tiny_folder("bert")), ["STS12"], model="it")

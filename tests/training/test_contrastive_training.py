@@ -122,7 +122,7 @@ except TruncateKitError as error:
 def test_two_processes_train_as_one_with_the_whole_batch_and_hear_if_the_other_ends(tmp_path):
     # Batches of 6, 6 and 1 row: the second process gets no row of the last one. Dropout, which differs, is off.
     folder = tiny_without_dropout(tmp_path / "model")
-    said = "There are no texts. Give some.", "Another process of this run has ended. Look for its error"
+    said = "There are no texts. Give some.", "Another process of this run has ended. Look for an error"
     done = in_two_processes(_WORKER.format(out=str(tmp_path), folder=str(folder)))
     for (code, printed, errors), expected in zip(done, said, strict=True):
         assert (code, printed.strip().startswith(expected)) == (0, True), errors

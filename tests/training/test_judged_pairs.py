@@ -51,7 +51,7 @@ def test_queries_of_one_split_are_divided(tmp_path):
         for place, grade in grades.items()
     }
     assert {(pair.first, pair.second, pair.target) for _, pairs in data.items() for pair in pairs} == answers
-    said = "24 queries teach, with 48 documents that answer them; 12 choose and 12 report."
+    said = "24 queries with 48 answers for training, 12 for selection and 12 for reporting."
     assert f"{whole.name}: {said}" in data.notes
 
 
@@ -63,8 +63,8 @@ def test_a_train_split_teaches_and_other_splits_never_do(tmp_path):
     data, asked = read_judged(folder)
     assert asked.name.endswith("three/dev")
     check_apart(data, asked)
-    assert data.notes[0].startswith(f"{data.name}: 30 queries teach, with ")
-    assert data.notes[0].endswith(f" that answer them; of {asked.name} 12 choose and 12 report.")
+    assert data.notes[0].startswith(f"{data.name}: 30 queries with ")
+    assert data.notes[0].endswith(f" for training, 12 for selection and 12 for reporting, both of {asked.name}.")
     assert len(queries_of(data.train)) == 30
     assert not queries_of(data.train) & set(read_retrieval(folder, split="test").queries)
     assert set(asked.queries) == set(read_retrieval(folder, split="dev").queries)
@@ -85,7 +85,7 @@ def test_a_query_that_reports_teaches_as_a_document_neither(tmp_path):
     [
         ({"test": 39}, "39 judged queries: too few to train on"),
         ({"train": 9, "test": 20}, "9 judged queries: too few to train on"),
-        ({"train": 30, "test": 19}, "19 judged queries: too few to choose by one half"),
+        ({"train": 30, "test": 19}, "19 judged queries: too few to select on one half"),
         ({"train": 39}, "39 judged queries: too few to train on"),
     ],
 )
@@ -162,7 +162,7 @@ def test_who_taught_and_chose_is_known_afterwards(tiny_folder, tmp_path):
     reports = with_queries(asked, [place for place, query in enumerate(asked.queries) if query not in chose])
     expected = evaluate_retrieval(load_encoder(lean), reports, model="lean").means["nDCG@10"]
     assert result.lean.test == pytest.approx(expected, abs=1e-3)
-    with pytest.raises(UsageError, match="The objective search is scored by queries, and there are none"):
+    with pytest.raises(UsageError, match="The objective search needs queries for evaluation"):
         finetune(encoder, data, out=tmp_path / "without", training=SEARCH)
     whole = read_retrieval(folder)
     said = f"lean was trained or selected on 36 of 48 queries of {whole.name}"

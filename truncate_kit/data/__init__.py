@@ -1,1 +1,1 @@
-"""Read pairs and texts from files and the hub, without importing torch or datasets."""
+"""Read pairs and texts from files and the Hugging Face hub; importing it loads neither torch nor `datasets`."""

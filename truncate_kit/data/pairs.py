@@ -33,12 +33,12 @@ from truncate_kit.data.tables import (
 BUNDLED = "bundled"
 BUNDLED_FOLDER = Path(__file__).parent / "bundled"
 FRACTIONS = (0.8, 0.1, 0.1)
-"""Shares of train, dev and test."""
+"""Default shares of the train, dev and test splits."""
 SHARES = (0.70, 0.15, 0.15)
-"""Shares of train, dev and test of word similarity sets."""
+"""Shares of train, dev and test for word similarity sets."""
 USUAL_SCALES = ((0.0, 1.0), (1.0, 5.0), (0.0, 5.0), (0.0, 10.0))
-"""Scales of graded pairs, narrowest first."""
-MOST_CLASSES = 20  # more distinct values are not classes
+"""Common score scales, narrowest first."""
+MOST_CLASSES = 20  # a column with more distinct values does not hold classes
 SPLIT_NAMES = ("train", "dev", "test")
 _SPLIT_STEMS = {"train": "train", "dev": "dev", "validation": "dev", "valid": "dev", "val": "dev", "test": "test"}
 _HUB_NAMES = {
@@ -56,19 +56,19 @@ _WORD_SCALES = {
     "rg65": (0, 4), "wordsim353_sim": (0, 10), "wordsim353": (0, 10), "simlex999": (0, 10), "simverb3500": (0, 10),
 }  # fmt: skip
 _NAME_THEM = (
-    'Name them: `columns=("first", "second", "score")`, or call them sentence1, sentence2 and score (or label).'
+    'Name the columns: `columns=("first", "second", "score")`; or rename them sentence1, sentence2, score (or label).'
 )
 
 
 # Pairs
 
 PairPlaces = tuple[list[int], list[int]]
-"""Indices of the first and the second texts of pairs."""
+"""Indices of each pair's first text, and of its second text."""
 
 
 @dataclass(frozen=True, slots=True)
 class TextPair:
-    """Two texts and their score, or the index of their class."""
+    """Two texts with a target: their score, or the index of their class."""
 
     first: str
     second: str
@@ -76,17 +76,17 @@ class TextPair:
 
 
 def pairs_fingerprint(pairs: Iterable[TextPair]) -> str:
-    """Return the SHA-256 of texts and scores, independent of order and scale."""
+    """Return the SHA-256 of texts and raw scores, independent of row order."""
     return digest_of_values({"rows": sorted((one.first, one.second, float(one.target)) for one in pairs)})
 
 
 def distinct_texts(pairs: Iterable[TextPair]) -> list[str]:
-    """Return the distinct texts in order, first text before second."""
+    """Return the distinct texts by first appearance."""
     return list(dict.fromkeys(text for pair in pairs for text in (pair.first, pair.second)))
 
 
 def index_texts(pairs: Sequence[TextPair], texts: Sequence[str] | None = None) -> tuple[list[str], PairPlaces]:
-    """Return `texts`, by default the distinct texts, and the indices of each pair's texts."""
+    """Return `texts` (by default the distinct texts of the pairs) and each pair's indices in this list."""
     texts = distinct_texts(pairs) if texts is None else list(texts)
     place = {text: index for index, text in enumerate(texts)}
     return texts, ([place[pair.first] for pair in pairs], [place[pair.second] for pair in pairs])
@@ -95,17 +95,17 @@ def index_texts(pairs: Sequence[TextPair], texts: Sequence[str] | None = None) -
 def _check_finite(scores: Sequence[float], source: str) -> None:
     for number, score in enumerate(scores, start=1):
         if not math.isfinite(score):
-            hint = "Give a number, or leave the pair out."
+            hint = "Write a finite number, or remove the pair."
             raise DataError(f"{source}, pair {number:,}: the score {score} is not finite.", hint=hint)
 
 
 def check_ranks(scores: Sequence[float], source: str = "The set") -> None:
-    """Raise `DataError` unless there are three finite scores, two of them different."""
+    """Raise `DataError` for fewer than three scores, a single distinct score, or one that is not finite."""
     _check_finite(scores, source)
     if len(scores) < 3 or len(set(scores)) < 2:
         raise DataError(
-            f"{source} holds too few pairs or scores ({len(scores):,} and {len(set(scores)):,} different): a "
-            "correlation needs at least three pairs with two different scores.",
+            f"{source} has too few pairs or scores for a correlation: {len(scores):,} pairs, {len(set(scores)):,} "
+            "distinct scores; three pairs and two distinct scores are needed.",
             hint="Use a larger set, or check that the score column is the right one.",
         )
 
@@ -118,7 +118,7 @@ class PairSet:
     pairs: tuple[TextPair, ...] = field(repr=False)
     scale: tuple[float, float]  # lowest and highest possible score
     scale_source: Literal["given", "inferred", "known"] = "known"
-    classes: tuple[str, ...] = ()  # targets are indices into these; empty for graded pairs
+    classes: tuple[str, ...] = ()  # class names by target; empty for graded pairs
 
     def __post_init__(self) -> None:
         _check_finite(self.scores(), self.name)
@@ -134,7 +134,7 @@ class PairSet:
         return [pair.target for pair in self.pairs]
 
     def scores01(self) -> list[float]:
-        """Return the scores scaled to 0 … 1."""
+        """Return the scores, converted from `scale` to 0 … 1."""
         low, high = self.scale
         return [(pair.target - low) / (high - low) for pair in self.pairs]
 
@@ -143,7 +143,7 @@ class PairSet:
         return distinct_texts(self.pairs)
 
     def check_ranked(self) -> None:
-        """Raise `DataError` if no correlation is defined (`check_ranks`)."""
+        """Raise `DataError` if the scores do not allow a correlation (`check_ranks`)."""
         check_ranks(self.scores(), self.name)
 
     def check_graded(self) -> None:
@@ -152,31 +152,31 @@ class PairSet:
             raise DataError(f"{self.name} holds classes, not scores.", hint="Give pairs with graded scores.")
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of texts, scores and scale, in order."""
+        """Return the SHA-256 of texts, targets, scale and classes; row order matters."""
         rows = [(pair.first, pair.second, float(pair.target)) for pair in self.pairs]
         return digest_of_values({"scale": list(map(float, self.scale)), "classes": self.classes, "rows": rows})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap(Result):
-    """Pairs and sentences shared by train and test."""
+    """Numbers of pairs and sentences that train and test share."""
 
-    train_test: tuple[int, int]  # shared pairs with texts in the same order, and in either order
-    test_sentences: int  # distinct
+    train_test: tuple[int, int]  # shared pairs: texts in the same order, and in any order
+    test_sentences: int  # distinct sentences of test
     test_sentences_in_train: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairSplits:
-    """Splits of one set, on one scale; at least one exists."""
+    """Splits of one data set, on one score scale; at least one is present."""
 
     name: str
     train: PairSet | None = None
     dev: PairSet | None = None
     test: PairSet | None = None
     notes: tuple[str, ...] = ()  # sentences for the user
-    one_file: bool = False  # not split yet
-    # Shares of train, dev and test, drawn from `train` for every seed; None for fixed splits.
+    one_file: bool = False  # a single file, not split yet
+    # Shares of train, dev and test that every seed draws from `train`; None for fixed splits.
     shares: tuple[float, float, float] | None = None
 
     def items(self) -> list[tuple[str, PairSet]]:
@@ -190,7 +190,7 @@ class PairSplits:
 
     @property
     def evaluation(self) -> PairSet:
-        """Return test, else dev, else train."""
+        """Return the split to evaluate on: test, else dev, else train."""
         return self.items()[-1][1]
 
     def split(self, name: str | None) -> PairSet:
@@ -209,22 +209,22 @@ class PairSplits:
         return replace(self, **some)
 
     def without_texts(self, texts: Collection[str]) -> "PairSplits":
-        """Drop training pairs with one of `texts`, and note their number. Raises `DataError` if no pair is left."""
+        """Drop training pairs with one of `texts`; `notes` states how many. Raises `DataError` if no pair is left."""
         if self.train is None:
             return self
         held_out = frozenset(texts)
         kept = tuple(pair for pair in self.train if held_out.isdisjoint((pair.first, pair.second)))
         if not kept:
-            hint = "Select on texts that are not trained on."
+            hint = "Give selection data that share no text with the training pairs."
             raise DataError(f"All training pairs of {self.name} contain a held-out text.", hint=hint)
         left_out = len(self.train) - len(kept)
-        note = f"{left_out:,} training pairs were left out: they contain a held-out text."
+        note = f"{left_out:,} training pairs were dropped because they contain a held-out text."
         notes = (*self.notes, note) if left_out else self.notes
         return replace(self, train=replace(self.train, pairs=kept), notes=notes)
 
     @property
     def overlap(self) -> Overlap:
-        """Count exact matches between train and test."""
+        """Count the pairs and sentences that train and test share, by exact match."""
         train, test = ({(pair.first, pair.second) for pair in pairs or ()} for pairs in (self.train, self.test))
         texts = set(chain.from_iterable(test))
         return Overlap(
@@ -249,20 +249,20 @@ def load_pairs(
     classes: bool = False,
     divide: bool = True,
 ) -> PairSplits:
-    """Load sentence pairs: "bundled", a file, a folder of splits, or a hub name such as "stsb".
+    """Load sentence pairs from a file, a folder of splits, the hub (such as "stsb"), or this package ("bundled").
 
     A single file is split into train, dev and test. A folder of word similarity sets is merged (`load_words`).
 
     Args:
         name_or_path: An existing path, else a hub name.
-        columns: First text, second text and score; by default found by name.
+        columns: Column names of first text, second text and score; by default common names.
         scale: Lowest and highest possible score; by default known or inferred.
-        classes: The third column is a class; targets are indices into the sorted classes of train.
-        divide: False keeps a single file whole: as `dev` or `test` if it is named so, else as `train`.
+        classes: The third column holds classes; targets are indices into the sorted classes of train.
+        divide: False keeps a single file in one split: `dev` or `test` if the file has this name, else `train`.
 
     Raises:
         DataError: A row is invalid (the message names file and row), or there are too few pairs to split.
-        UsageError: The scale is impossible.
+        UsageError: The scale is invalid, or given for classes.
     """
     if classes and scale is not None:
         raise UsageError("Classes have no scale.", hint="Leave out `scale`.")
@@ -291,14 +291,15 @@ def short_name(path: Path) -> str:
 
 
 def read_tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
-    """Return the name of a set and its tables by split."""
+    """Return a data set's short name, and its tables by split."""
     name, path = str(name_or_path), Path(name_or_path)
     if name == BUNDLED or path.is_dir():
         folder = BUNDLED_FOLDER if name == BUNDLED else path
         tables = {split: read_table(file) for split, file in find_split_files(folder).items()}
         if not tables:
-            hint = f"Call them train, dev (or validation) and test, as {', '.join(PAIR_FORMATS)}; all but Parquet may "
-            raise DataError(f"{path} holds no splits.", hint=f"{hint}end in {' or '.join(COMPRESSIONS)}.")
+            hint = f"Name the files train, dev (or validation) and test, ending in {', '.join(PAIR_FORMATS)}. "
+            hint += f"All but Parquet may be compressed ({' or '.join(COMPRESSIONS)})."
+            raise DataError(f"{path} holds no train, dev or test file.", hint=hint)
         return name if name == BUNDLED else short_name(path), tables
     if is_there(path) or not is_hub_name(name):
         return short_name(path), {_SPLIT_STEMS.get(stem_of(path), "train"): read_table(path)}
@@ -307,35 +308,35 @@ def read_tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
 
 
 def find_split_files(folder: Path) -> dict[str, Path]:
-    """Return the file of each split. Raises `DataError` if a split has two."""
+    """Return the file of each split. Raises `DataError` if a split has two files."""
     files: dict[str, Path] = {}
     for path in data_files(folder):
         split = _SPLIT_STEMS.get(stem_of(path))
         if split is not None and (other := files.setdefault(split, path)) != path:
             problem = f"{folder} holds two files for {split}: {other.name} and {path.name}."
-            raise DataError(problem, hint="Remove one, or name a single file.")
+            raise DataError(problem, hint="Remove one of the files, or give a single file instead of the folder.")
     return files
 
 
 def is_hub_name(name: str) -> bool:
-    """Check if `name` could be a hub set."""
+    """Check if `name` looks like a hub data set, not a file."""
     return _HUB_NAME.fullmatch(name) is not None and format_of(Path(name)) not in (*PAIR_FORMATS, TEXT_FORMAT)
 
 
 def read_hub(name: str) -> dict[str, Table]:
-    """Read the splits of the hub set NAME or NAME:CONFIG without running its code. Raises `DataError`."""
+    """Read train, dev and test of the hub set NAME or NAME:CONFIG without running its code. Raises `DataError`."""
     import datasets
     from datasets.utils.logging import disable_progress_bar
 
     try:
         disable_progress_bar()
-        with errors_only("huggingface_hub"):  # no line for each retry
+        with errors_only("huggingface_hub"):  # hide the message of each retry
             loaded = datasets.load_dataset(*name.split(":"))
     except (datasets.exceptions.DatasetNotFoundError, ConnectionError, OSError, ValueError) as error:
         raise DataError(
-            f"{name!r} is no path here, and the hub did not give it: {first_line(error)}.",
-            hint="Check the spelling and the connection (HF_HUB_OFFLINE must not be set), write OWNER/NAME:CONFIG for "
-            "a set that has several, or give a file or folder; 'bundled' always works.",
+            f"{name!r} is not a local path, and loading it from the hub failed: {first_line(error)}.",
+            hint="Check the spelling and the connection (HF_HUB_OFFLINE must not be set). Write OWNER/NAME:CONFIG for "
+            "a data set with several configurations. Or give a file or folder; 'bundled' needs no connection.",
         ) from error
     tables = {
         _SPLIT_STEMS[theirs]: table_from_arrow(f"{name} ({theirs})", part.data.table)
@@ -345,7 +346,7 @@ def read_hub(name: str) -> dict[str, Table]:
     if not tables:
         raise DataError(
             f"{name!r} has the splits {', '.join(loaded)}; train, validation and test are missing or empty.",
-            hint="Save a split as a CSV or Parquet file, and name this file.",
+            hint="Save a split as a CSV or Parquet file, and give this file.",
         )
     return tables
 
@@ -373,11 +374,11 @@ def _pair_sets(
 
 
 def _columns(table: Table, wanted: Sequence[str] | None, role: str) -> Sequence[str]:
-    """Return the columns of both texts and the target; scores may be in a label column."""
+    """Return the column names of both texts and the target; scores may be in a label column."""
     if wanted is None:
         texts = find_columns(table, PAIR, _NAME_THEM)
-        found = find_columns(table, role) or find_columns(table, LABEL) or find_columns(table, role, _NAME_THEM)
-        return *texts, *found
+        target = find_columns(table, role) or find_columns(table, LABEL) or find_columns(table, role, _NAME_THEM)
+        return *texts, *target
     if len(wanted) != 3 or len(set(wanted)) < 3:
         raise table.unfit("three different columns are needed.", _NAME_THEM)
     check_columns(table, wanted)
@@ -418,25 +419,26 @@ def _places_of_classes(
     for split, table in tables.items():
         for row, label in enumerate(labels[split]):
             if label not in places:
-                raise table.problem(row, f"the class {label!r} is not among those of train ({', '.join(classes)}).")
+                raise table.problem(row, f"the class {label!r} does not occur in train ({', '.join(classes)}).")
     targets = {split: [places[label] for label in labels[split]] for split in tables}
     return targets, {"scale": (0.0, len(classes) - 1.0), "classes": tuple(classes)}
 
 
 def holds_words(folder: Path) -> bool:
-    """Check if `load_pairs` merges this folder as word similarity sets."""
+    """Check if `load_pairs` would merge a folder's word similarity sets."""
     return folder.is_dir() and not find_split_files(folder) and bool(_word_files(folder))
 
 
 def load_words(folder: Path) -> PairSplits:
     """Merge `rg65.csv`, `wordsim353_sim.csv`, `simlex999.csv` and `simverb3500.csv` of a folder. Raises `DataError`.
 
-    If `wordsim353_sim.csv` (TMFT's released code) is missing, `wordsim353.csv` (TMFT paper) is read. Scores are divided
-    by their scale, and repeated pairs averaged. Every seed draws a 70/15/15 % split, as in the paper.
+    If `wordsim353_sim.csv` (as in TMFT's released code) is missing, `wordsim353.csv` (as in the TMFT paper) is read.
+    Scores are divided by the highest possible score, and averaged over repeated pairs. Every seed draws a 70/15/15 %
+    split, as in the paper.
     """
     files = _word_files(folder)
     if not files:
-        hint = f"Name a folder with {', '.join(f'{name}.csv' for name in _WORD_SCALES)}, or some of them."
+        hint = f"Give a folder with at least one of {', '.join(f'{name}.csv' for name in _WORD_SCALES)}."
         raise DataError(f"{folder} holds no word similarity set.", hint=hint)
     sets = {name: read_pairs(file, scale=_WORD_SCALES[name]) for name, file in files.items()}
     scored: dict[frozenset[str], list[TextPair]] = {}
@@ -447,7 +449,7 @@ def load_words(folder: Path) -> PairSplits:
     merged = PairSet(name=short_name(folder), pairs=pairs, scale=(0.0, 1.0))
     sizes = ", ".join(f"{name} {len(one):,}" for name, one in sets.items())
     note = (
-        f"Word similarity: {sizes} merged to {len(pairs):,} distinct pairs, each score divided by its scale; "
+        f"Word similarity: {sizes} merged to {len(pairs):,} distinct pairs with scores of 0 to 1; "
         "every seed draws its own 70/15/15 % split."
     )
     return PairSplits(name=merged.name, train=merged, notes=(note,), shares=SHARES)
@@ -473,7 +475,7 @@ def split_pairs(pairs: PairSet, seed: int = 0, fractions: Sequence[float] = FRAC
     for row, pair in enumerate(pairs):
         groups.setdefault(frozenset((pair.first, pair.second)), []).append(row)
 
-    def draw(texts: frozenset[str]) -> bytes:  # not `random`: other rows must not change a pair's split
+    def draw(texts: frozenset[str]) -> bytes:  # not `random`: the order of pairs must not depend on other rows
         return hashlib.sha256("\n".join([str(seed), *sorted(texts)]).encode()).digest()
 
     ends = [round(len(pairs) * end) for end in accumulate(fractions)]
@@ -493,12 +495,12 @@ def split_pairs(pairs: PairSet, seed: int = 0, fractions: Sequence[float] = FRAC
             sets[name] = replace(pairs, name=f"{pairs.name}/{name}", pairs=part)
     sizes = ", ".join(f"{name} {len(part):,}" for name, part in sets.items())
     shares = "/".join(f"{100 * fraction:g}" for fraction in fractions if fraction > 0)
-    note = f"{pairs.name} was split into {sizes} ({shares} %, seed {seed}) by its distinct pairs."
+    note = f"{pairs.name} was split into {sizes} ({shares} %, seed {seed}); repeated pairs stay together."
     return PairSplits(name=pairs.name, notes=(note,), **sets)
 
 
 def complete_splits(splits: PairSplits, seed: int = 0) -> PairSplits:
-    """Split a missing dev or test set off train, a tenth each, and note it.
+    """Draw a missing dev or test split from train, 10 % each; `notes` states the sizes.
 
     A set with `shares` is returned unchanged. Raises `DataError` if train is missing or too small.
     """
@@ -509,7 +511,7 @@ def complete_splits(splits: PairSplits, seed: int = 0) -> PairSplits:
     if splits.train is None:
         raise DataError(
             f"{splits.name} has no train split, only {', '.join(name for name, _ in splits.items())}.",
-            hint="Add a train file to the folder, or name a single file, to be split.",
+            hint="Add a train file to the folder, or give a single file, which is split automatically.",
         )
     dev, test = (FRACTIONS[1] * (split is None) for split in (splits.dev, splits.test))
     if not dev and not test:
@@ -520,7 +522,7 @@ def complete_splits(splits: PairSplits, seed: int = 0) -> PairSplits:
 
 
 def splits_for(splits: PairSplits, seed: int) -> PairSplits:
-    """Return the splits of a seed: drawn if `shares` is set, else unchanged."""
+    """Return the splits for a training seed: drawn by this seed if `shares` is set, else unchanged."""
     if splits.shares is None or splits.train is None:
         return splits
     return split_pairs(splits.train, seed, splits.shares)

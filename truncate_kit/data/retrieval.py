@@ -25,7 +25,7 @@ from truncate_kit.data.tables import (
 )
 
 FEWEST_QUERIES = 10
-"""Fewest queries in each half: one to select on, one to report."""
+"""Minimum number of queries for selection, and for reporting."""
 _LAYOUT = "A retrieval folder holds corpus.jsonl, queries.jsonl and qrels/test.tsv."
 _LABELS = f"Write 1 if the second text answers the first, else 0; or remove the column. {_LAYOUT}"
 
@@ -35,10 +35,10 @@ class RetrievalSet:
     """Queries, documents to search, and the answers to each query.
 
     Attributes:
-        documents: Title and text, joined by a space.
+        documents: Title and text of each document, joined by a space.
         relevance: Grades > 0 of each query's answers, by index in `documents`; never empty.
         metric: Selection metric.
-        other_queries: Queries of other splits except train, excluded from training.
+        other_queries: Queries of other splits (not train), excluded from training.
     """
 
     name: str
@@ -61,14 +61,14 @@ class RetrievalSet:
         return {*self.queries, *self.other_queries}
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of texts, names, grades and metric."""
+        """Return the SHA-256 of texts, ids, grades and metric."""
         parts = (self.query_ids, self.queries, self.document_ids, self.documents)
         grades = [sorted(grades.items()) for grades in self.relevance]
         return digest_of_values({"parts": parts, "grades": grades, "metric": self.metric})
 
     @property
     def own_documents(self) -> tuple[int | None, ...]:
-        """Return the index of the document to exclude per query: same id, ends in the query, not relevant."""
+        """Return per query the index of the document that repeats it: same id, ends in the query, no answer."""
         place = {name: index for index, name in enumerate(self.document_ids)}
         own = (place.get(name) for name in self.query_ids)
         return tuple(
@@ -77,8 +77,8 @@ class RetrievalSet:
         )
 
 
-def with_queries(data: RetrievalSet, places: Sequence[int], words: str = "that chose nothing") -> RetrievalSet:
-    """Keep the queries at these indices. words: description added to the name."""
+def with_queries(data: RetrievalSet, places: Sequence[int], words: str = "(held out)") -> RetrievalSet:
+    """Keep the queries at these indices, and append `words` to the name."""
     return replace(
         data,
         name=f"{data.name} {words}",
@@ -96,24 +96,24 @@ def read_retrieval(
     metric: str = "ndcg",
     chooses: bool = False,
 ) -> RetrievalSet:
-    """Read a folder in BEIR's layout, or a (query, relevant) file.
+    """Read a folder in BEIR's layout, or a file of queries and answers.
 
     A folder holds corpus.jsonl (`_id`, `title`, `text`), queries.jsonl (`_id`, `text`), both also .gz or .xz,
-    and qrels/SPLIT.tsv (query id, document id, grade; header optional). Grades above 0 are answers; queries without
-    an answer are left out. Documents may be empty.
+    and qrels/SPLIT.tsv (query id, document id, grade; header optional). Grades above 0 mark answers; queries without
+    an answer are dropped. Documents may be empty.
 
-    Each row of a file is a query and an answer; rows with the label 0 only add their second text to the documents.
+    Each row of a file is a query and an answer; if the label is 0, the second text is only a document.
 
     Args:
         path: The folder or file.
         corpus: For a file: more texts to search, read by `read_texts`.
         split: For a folder: name of a file in qrels; by default test, else dev, else the only file.
         metric: Selection metric: ndcg, mrr or recall.
-        chooses: Prefer dev to test, for selection, if it has at least two times `FEWEST_QUERIES`.
+        chooses: For selection: prefer dev to test if dev has at least 2 × `FEWEST_QUERIES` queries.
 
     Raises:
         DataError: The data are invalid; the message names file and row.
-        UsageError: The metric is unknown, a folder has `corpus` set, or a file `split`.
+        UsageError: The metric is unknown, a folder gets `corpus`, or a file `split`.
     """
     path, chooses_by = Path(path), known_name("search metric", metric, SEARCH_METRICS)
     if is_retrieval_folder(path):
@@ -121,9 +121,9 @@ def read_retrieval(
             raise UsageError(f"{path} has its own corpus.", hint="Leave out `corpus`.")
         return replace(_read_folder(path, split, chooses=chooses), metric=chooses_by)
     if split is not None:
-        raise UsageError(f"{path} has no splits of judgements.", hint=f"Leave out `split`. {_LAYOUT}")
+        raise UsageError(f"{path} has no qrels folder, so no splits.", hint=f"Leave out `split`. {_LAYOUT}")
     if path.is_dir():
-        raise DataError(f"{path} is not a retrieval folder.", hint=f"{_LAYOUT} Or name a file of queries and answers.")
+        raise DataError(f"{path} is not a retrieval folder.", hint=f"{_LAYOUT} Or give a file of queries and answers.")
     return replace(_read_file(path, corpus), metric=chooses_by)
 
 
@@ -131,16 +131,16 @@ def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> Retrieval
     documents, queries = _texts_by_id(folder, "corpus"), _texts_by_id(folder, "queries")
     files = find_qrels(folder)
     usual = [name for name in (("dev", "test") if chooses else ("test", "dev")) if name in files]
-    chosen = split or next(iter(usual or (files if len(files) == 1 else ())), "test or dev")
+    chosen = split or next(iter(usual or (files if len(files) == 1 else ())), "test.tsv or dev")
     if chosen not in files:
-        hint = f"Use a `split` of {', '.join(files)}." if files else _LAYOUT
+        hint = f"Set `split` to one of: {', '.join(files)}." if files else _LAYOUT
         raise DataError(f"{folder / 'qrels'} holds no {chosen}.tsv.", hint=hint)
     judged = _judged(files[chosen], documents, queries)
     if chooses and "test" in files and len({queries[name] for name in judged}) < 2 * FEWEST_QUERIES:
         chosen, judged = "test", _judged(files["test"], documents, queries)
     if not judged:
-        problem = f"{files[chosen]} holds no answers."
-        raise DataError(problem, hint="Give answers grades above 0.")
+        problem = f"{files[chosen]} holds no answers: all grades are 0 or less."
+        raise DataError(problem, hint="Write grades above 0 for documents that answer a query.")
     others = [file for name, file in files.items() if name not in (chosen, "train")] if chooses else []
     asked = dict.fromkeys(query for file in others for _, query, _, _ in _judgements(file, queries) if query in queries)
     return RetrievalSet(
@@ -155,7 +155,7 @@ def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> Retrieval
 
 
 def _texts_by_id(folder: Path, name: str) -> dict[str, str]:
-    """Return texts by id, each after its title."""
+    """Return texts by id; titles precede texts."""
     path = jsonl_in(folder, name)
     if path is None:
         raise DataError(f"{folder} holds no {name}.jsonl.", hint=_LAYOUT)
@@ -173,7 +173,7 @@ def _texts_by_id(folder: Path, name: str) -> dict[str, str]:
 
 
 def find_qrels(folder: Path) -> dict[str, Path]:
-    """Return the judgement files by split."""
+    """Return the files in qrels by split name."""
     files = sorted(path for path in (folder / "qrels").glob("*") if format_of(path) == ".tsv")
     return {path.name.lower().partition(".tsv")[0]: path for path in files}
 
@@ -184,8 +184,8 @@ def _judged(path: Path, documents: Mapping[str, str], queries: Mapping[str, str]
     judged: dict[str, dict[int, float]] = {}
     for number, query, document, grade in _judgements(path, queries):
         if query not in queries or document not in documents:
-            problem = f"query {query!r} or document {document!r} is missing."
-            hint = "Add it to queries.jsonl or corpus.jsonl, or remove the line."
+            problem = f"query {query!r} is not in queries.jsonl, or document {document!r} is not in corpus.jsonl."
+            hint = "Add the missing query or document, or remove the line."
             raise DataError(f"{path}, line {number}: {problem}", hint=hint)
         judged.setdefault(query, {})[place[document]] = grade
     answers = {query: {spot: grade for spot, grade in grades.items() if grade > 0} for query, grades in judged.items()}
@@ -203,7 +203,7 @@ def _judgements(path: Path, queries: Mapping[str, str]) -> Iterator[tuple[int, s
                     raise ValueError
             except ValueError:
                 if fields == [""] or (number == 1 and len(fields) == 3 and fields[0] not in queries):
-                    continue  # header
+                    continue  # blank line or header
                 hint = "Write query id, document id and grade with tabs between them."
                 raise DataError(
                     f"{path}, line {number}: {line.strip()[:80]!r} is not a judgement.", hint=hint
@@ -236,7 +236,7 @@ def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
 def _answered(table: Table) -> list[bool]:
     label, score = find_columns(table, LABEL), find_columns(table, SCORE)
     if score and not label:
-        problem = f"column {score[0]!r} grades the pairs, so not every row is a positive."
+        problem = f"column {score[0]!r} grades the pairs, so not every row is a positive pair."
         raise table.unfit(problem, _LABELS)
     labels = table.labels(*label, may_be_empty=True) if label else []
     if not any(labels):

@@ -1,4 +1,4 @@
-"""Record the pairs and queries that a model was trained or selected on: eight bytes each in `seen.pairs`."""
+"""Record which pairs and queries a model was trained or selected on, as keys of eight bytes in `seen.pairs`."""
 
 import hashlib
 from collections.abc import Iterable, Mapping
@@ -24,7 +24,7 @@ SEEN_FILE = "seen.pairs"
 
 
 def pair_key(first: str, second: str) -> int:
-    """Return eight bytes of a digest of both texts as an integer, equal for either order.
+    """Return a 64-bit hash of two texts that does not depend on their order.
 
     A collision between a thousand pairs and a million others has a probability below 10⁻¹⁰.
     """
@@ -34,13 +34,13 @@ def pair_key(first: str, second: str) -> int:
 
 
 def numbers_of(pairs: Iterable[tuple[str, str]]) -> NDArray[np.int64]:
-    """Return numbers by first appearance, (n,), equal for the same two texts in either order."""
+    """Return the number of each pair by first appearance, (n,); the order of its texts does not matter."""
     numbers: dict[int, int] = {}
     return np.array([numbers.setdefault(pair_key(*pair), len(numbers)) for pair in pairs], np.int64)
 
 
 def merged(*keys: Keys) -> Keys:
-    """Return all distinct keys, sorted."""
+    """Return the distinct keys of all arrays, sorted."""
     return np.unique(np.concatenate([NO_KEYS, *keys])).astype(np.uint64)
 
 
@@ -91,26 +91,27 @@ def _head(keys: bytes) -> bytes:
 # Measuring
 
 
-def seen_note(here: Keys, what: str, models: Mapping[Any, Keys]) -> str:
-    """Return a sentence for each model, by name or path, that has seen some of these keys.
+def seen_note(keys: Keys, description: str, models: Mapping[Any, Keys]) -> str:
+    """Return one sentence for each model that was trained or selected on some of these keys.
 
-    what: name of the keys, such as "pairs of stsb/en".
+    description: such as "pairs of stsb/en".
     """
     notes = list[str]()
     for model, seen in models.items():
-        if known := int(np.isin(here, seen).sum()):
-            part = f"{name_without_folders(str(model))} was trained or selected on {known:,} of {len(here):,} {what}"
+        if known := int(np.isin(keys, seen).sum()):
+            count = f"{known:,} of {len(keys):,} {description}"
+            part = f"{name_without_folders(str(model))} was trained or selected on {count}"
             notes.append(f"{part}: scores on these are optimistic.")
     return " ".join(notes)
 
 
 def seen_before(pairs: "PairSet", models: Mapping[str, Keys]) -> str:
-    """Return a sentence for each model that has seen some of these pairs."""
+    """Return one sentence for each model that was trained or selected on some of these pairs."""
     return seen_note(pair_keys(pairs), f"pairs of {pairs.name}", models)
 
 
 def without_seen(splits: "PairSplits", keys: Keys) -> "tuple[PairSplits, int]":
-    """Drop the seen pairs from the evaluation set; also return their number."""
+    """Drop pairs with these keys from the evaluation split; also return their number."""
     pairs, name = splits.evaluation, splits.items()[-1][0]
     known = np.isin(pair_keys(pairs), keys)
     kept = tuple(pair for pair, seen in zip(pairs, known, strict=True) if not seen)
@@ -119,9 +120,9 @@ def without_seen(splits: "PairSplits", keys: Keys) -> "tuple[PairSplits, int]":
 
 
 def unseen(splits: "PairSplits", model: str | Path) -> "PairSplits":
-    """Drop the pairs that a model has seen from the evaluation set, and note their number.
+    """Drop evaluation pairs that a model was trained or selected on; `notes` states how many.
 
-    A set that was split for training is split the same way. Raises `DataError` if fewer than three pairs are left.
+    If training split this set, it is split the same way first. Raises `DataError` if fewer than three pairs are left.
     """
     seen = seen_by(model)
     if not len(seen):
@@ -131,20 +132,20 @@ def unseen(splits: "PairSplits", model: str | Path) -> "PairSplits":
     kept, known = without_seen(splits, np.setdiff1d(seen, learned))
     if not known:
         return splits
-    note = f"{known:,} of {number:,} pairs of {splits.name} are left out: {model} was trained or selected on them"
+    note = f"{known:,} of {number:,} pairs of {splits.name} are skipped: {model} was trained or selected on them"
     note = f"{note}. That leaves {number - known:,} pairs."
     if number - known < 3:
-        raise DataError(note, hint="Name another set as `data`.")
+        raise DataError(note, hint="Give another data set as `data`.")
     return replace(kept, notes=(*kept.notes, note))
 
 
 def _as_learned(splits: "PairSplits", seen: Keys, model: str | Path) -> "tuple[PairSplits, Keys]":
-    """Split a set as in training; also return the keys of train and dev."""
+    """Split a set as in the model's training; also return the keys of train and dev."""
     from truncate_kit.data.pairs import complete_splits, splits_for
 
     try:
         divided = complete_splits(splits)
-    except DataError:  # cannot have been trained on
+    except DataError:  # training would have failed, too
         return splits, NO_KEYS
     origin = read_origin(model)
     same = origin is not None and origin.fingerprint == divided.fingerprint()
@@ -157,31 +158,31 @@ def _as_learned(splits: "PairSplits", seen: Keys, model: str | Path) -> "tuple[P
     if splits.test is not None or splits.train is None:  # an existing test split stays whole
         return splits, learned
     new = divided.notes[len(splits.notes) if splits.shares is None else 0 :]
-    notes = (f"{note} {model} was trained or selected on the others: only test counts." for note in new)
+    notes = (f"{note} {model} was trained or selected on train and dev: only test is scored." for note in new)
     return replace(divided, notes=(*splits.notes, *notes)), learned
 
 
 def seen_among(data: "PairSet | RetrievalSet", model: str | Path) -> str | None:
-    """Return a sentence on the pairs or queries that a model has seen, if any."""
+    """Return a warning if a model was trained or selected on some of these pairs or queries."""
     from truncate_kit.data.pairs import PairSet
 
-    kind, here = ("pairs", pair_keys(data)) if isinstance(data, PairSet) else ("queries", query_keys(data.queries))
-    if note := seen_note(here, f"{kind} of {data.name}", {model: seen_by(model)}):
+    kind, keys = ("pairs", pair_keys(data)) if isinstance(data, PairSet) else ("queries", query_keys(data.queries))
+    if note := seen_note(keys, f"{kind} of {data.name}", {model: seen_by(model)}):
         return note
     origin = read_origin(model) if isinstance(data, PairSet) else None
     if origin is not None and origin.method == "combine" and origin.fingerprint == data.fingerprint():
-        return f"The layers of {model} were chosen on a part of these pairs."
+        return f"The layers of {model} were selected on some of these pairs."
     return None
 
 
 def unseen_queries(data: "RetrievalSet", *models: str | Path) -> "tuple[RetrievalSet, str | None]":
-    """Drop the queries that the models have seen, and return a note, if any. Raises `DataError` if no query is left."""
+    """Drop queries that a model has seen; return a note if any were dropped. Raises `DataError` if no query is left."""
     from truncate_kit.data.retrieval import with_queries
 
-    here, seen = query_keys(data.queries), {model: seen_by(model) for model in models}
-    if not (notes := seen_note(here, f"queries of {data.name}", seen)):
+    keys, seen = query_keys(data.queries), {model: seen_by(model) for model in models}
+    if not (notes := seen_note(keys, f"queries of {data.name}", seen)):
         return data, None
-    fresh = np.flatnonzero(~np.isin(here, merged(*seen.values())))
+    fresh = np.flatnonzero(~np.isin(keys, merged(*seen.values())))
     if not len(fresh):
-        raise DataError(notes, hint="Name another set as `data`.")
-    return with_queries(data, fresh.tolist()), f"{notes} Only the other queries count."
+        raise DataError(notes, hint="Give another data set as `data`.")
+    return with_queries(data, fresh.tolist(), "(unseen)"), f"{notes} Only the other queries are scored."

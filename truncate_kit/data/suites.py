@@ -1,4 +1,4 @@
-"""Find the sets of the evaluation suites by their usual names."""
+"""Find the data sets of the evaluation suites by their usual names."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -65,13 +65,13 @@ def find_transfer(folder: str | Path) -> tuple[PairSet, ...]:
 
 
 def read_trained_pairs(path: str | Path) -> Keys:
-    """Return the keys of train and dev pairs in a file or folder; scores are optional. Raises `DataError`."""
+    """Return the keys of a file's pairs, or of train and dev in a folder; scores are optional. Raises `DataError`."""
     path = Path(path)
     files = [path]
     if path.is_dir():
         files = [file for split, file in find_split_files(path).items() if split != "test"]
         if not files:
-            raise DataError(f"{path} holds no train or dev split.", hint="Name the training file.")
+            raise DataError(f"{path} holds no train or dev split.", hint="Give the training file itself.")
     pairs = list[tuple[str, str]]()
     for table in map(read_table, files):
         hint = "Name the text columns sentence1 and sentence2."
@@ -84,7 +84,7 @@ def read_trained_pairs(path: str | Path) -> Keys:
 def _find_sets(folders: Sequence[Path], sets: Mapping[str, Collection[str]]) -> dict[str, list[Path]]:
     """Return the table files of each set, from a file or folder with its name."""
     if not folders[0].is_dir():
-        raise DataError(f"{folders[0]} is not a folder.", hint="Name the folder that holds the sets, one folder each.")
+        raise DataError(f"{folders[0]} is not a folder.", hint="Give a folder that holds one folder or file per set.")
     items = [item for folder in folders if folder.is_dir() for item in sorted(folder.iterdir())]
     plain = {item: re.sub(r"[^a-z0-9]", "", stem_of(item)) for item in items}
     found: dict[str, list[Path]] = {}
@@ -92,15 +92,15 @@ def _find_sets(folders: Sequence[Path], sets: Mapping[str, Collection[str]]) -> 
         homes = [item for item in items if plain[item] in names and (item.is_dir() or is_table(item))]
         if len(homes) > 1:
             places = " and ".join(map(str, homes))
-            raise DataError(f"One set was found several times: {places}.", hint="Keep one of them.")
+            raise DataError(f"{name} was found several times: {places}.", hint="Keep one of them.")
         for home in homes:
             inner = home / _LANGUAGE if (home / _LANGUAGE).is_dir() else home
             found[name] = data_files(inner) if inner.is_dir() else [home]
             if not found[name]:
-                raise DataError(f"{inner} holds no tables of {name}.", hint="Add its files, or remove the folder.")
+                raise DataError(f"{inner} holds no tables of {name}.", hint="Add tables, or remove the folder.")
             tables = [file.name.lower().rpartition(format_of(file))[0] for file in found[name]]
-            if len({*tables}) < len(tables):  # its rows would count twice
-                raise DataError(f"{inner} holds one table in two formats.", hint="Remove one of them.")
+            if len({*tables}) < len(tables):  # the rows would count twice
+                raise DataError(f"{inner} holds the same table in two formats.", hint="Remove one of them.")
     if not found:
         one = next(iter(sets)).lower()
         hint = f"Give each set a folder or a file of its name, such as {one}/test.csv or {one}.csv."
@@ -114,7 +114,8 @@ def _scored_files(name: str, files: list[Path]) -> list[Path]:
         return files
     used = [file for file in files if (stem_of(file) == "test" if name == "STSB" else stem_of(file) != "train")]
     if not used:
-        raise DataError(f"{files[0].parent} holds no test split.", hint="Name it test.csv, .tsv or .jsonl.")
+        hint = "Name the test file test.csv, test.tsv or test.jsonl."
+        raise DataError(f"{files[0].parent} holds no test split.", hint=hint)
     return used
 
 
@@ -123,15 +124,16 @@ def _labelled(name: str, files: list[Path]) -> PairSet:
     files = sorted(files, key=lambda file: order.index(stem_of(file)) if stem_of(file) in order else len(order))
     rows, kinds = list[tuple[str, str, str]](), set[int]()
     for table in map(read_table, files):
-        (label,) = find_columns(table, LABEL, "Call the column of classes label.")
-        hint = "Call the column of texts text, or those of pairs sentence1 and sentence2."
+        (label,) = find_columns(table, LABEL, "Rename the column of classes to label.")
+        hint = "Rename the column of texts to text, or the columns of pairs to sentence1 and sentence2."
         names = find_columns(table, TEXT) or find_columns(table, PAIR, hint)
         sides = [table.texts(side, may_be_empty=True) for side in names]
         second = sides[1] if len(sides) == 2 else [""] * len(table)
         rows += zip(sides[0], second, table.labels(label), strict=True)
         kinds.add(len(sides))
     if len(kinds) > 1:
-        raise DataError(f"{files[0].parent} mixes files of texts and of pairs.", hint="Give all the same columns.")
+        hint = "Give all files the same columns."
+        raise DataError(f"{files[0].parent} mixes files of single texts and files of pairs.", hint=hint)
     classes = sorted({label for _, _, label in rows})
     pairs = tuple(TextPair(first, second, float(classes.index(label))) for first, second, label in rows)
     return PairSet(name=name, pairs=pairs, scale=(0.0, len(classes) - 1.0), classes=tuple(classes))

@@ -1,6 +1,6 @@
 """Read CSV, TSV, JSONL, Parquet and plain text; find columns by name.
 
-The standard library reads CSV and JSONL, streaming and with the line of every row. Problems raise `DataError`.
+The standard library streams CSV and JSONL, so that errors name the line. Invalid files raise `DataError`.
 """
 
 import csv
@@ -27,7 +27,7 @@ COMPRESSIONS = tuple(_OPENERS)
 _ROWS_AT_ONCE = 1024
 
 PAIR, TRIPLET, SCORE, LABEL, TEXT = "the two texts", "the three texts", "the score", "the label", "the text"
-# Names by role, as from `plain_name`; commas join the columns of one choice.
+# Column names by role, as `plain_name` returns them; commas join columns of one choice.
 _NAMES = {
     PAIR: (
         "sentence1,sentence2 sentencea,sentenceb text1,text2 texta,textb first,second anchor,positive sent0,sent1 "
@@ -39,14 +39,14 @@ _NAMES = {
     LABEL: "label class goldlabel relation entailment entailmentlabel entailmentjudgment isduplicate",
     TEXT: "text sentence texts sentences",
 }
-_NAME_COLUMN = "Name it as `column`."
+_NAME_COLUMN = "Set `column` to the name of the text column."
 
 
 # Files
 
 
 def format_of(path: Path) -> str:
-    """Return the extension without `.gz` or `.xz`."""
+    """Return the extension in lower case, without `.gz` or `.xz`."""
     suffixes = [suffix.lower() for suffix in path.suffixes[-2:]]
     if suffixes and suffixes[-1] in COMPRESSIONS:
         suffixes.pop()
@@ -54,7 +54,7 @@ def format_of(path: Path) -> str:
 
 
 def stem_of(path: Path) -> str:
-    """Return the name up to the first dot, in lower case."""
+    """Return the file name up to the first dot, in lower case."""
     return path.name.partition(".")[0].lower()
 
 
@@ -87,7 +87,7 @@ def opened_text(path: Path, *, newline: str = "\n") -> Iterator[TextIO]:
         hint = "Save the file as UTF-8, for example: iconv -f WINDOWS-1252 (or UTF-16) -t UTF-8 OLD > NEW"
         raise DataError(f"{path}: the text is not UTF-8.", hint=hint) from error
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
-        hint = "Check its permissions, or copy or download it again."
+        hint = "Check the file's permissions, or copy or download the file again."
         raise DataError(f"{path}: cannot be read ({first_line(error)}).", hint=hint) from error
 
 
@@ -96,25 +96,25 @@ def opened_text(path: Path, *, newline: str = "\n") -> Iterator[TextIO]:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns of a file, or of some of its rows."""
+    """Columns of a data file, or of a chunk of its rows."""
 
     source: str  # path or hub name
     columns: Mapping[str, Sequence[Any]]  # name → values
     places: Sequence[int]  # line or row number of each row
-    place: str = "line"  # "line" or "row"
+    place: str = "line"  # unit of `places`: "line" or "row"
 
     def __len__(self) -> int:
         return len(self.places)
 
     def problem(self, row: int, problem: str, *, hint: str = "Correct or remove the row.") -> DataError:
-        """Return the error for a row."""
+        """Return the error for a row, with file and line."""
         return DataError(f"{self.source}, {self.place} {self.places[row]}: {problem}", hint=hint)
 
     def unfit(self, problem: str, hint: str) -> DataError:
-        """Return the error for unfit columns."""
+        """Return the error for unfit columns, with the columns found."""
         columns = ", ".join(map(repr, self.columns)) or "none"
         if len(self.columns) == 1:
-            hint += " Commas separate the columns of a .csv file, tabs those of a .tsv file."
+            hint += " Columns are separated by commas in a .csv file, by tabs in a .tsv file."
         return DataError(f"{self.source}: {problem} Columns found: {columns}.", hint=hint)
 
     def texts(self, column: str, *, may_be_empty: bool = False) -> list[str]:
@@ -144,7 +144,7 @@ class Table:
         return numbers
 
     def labels(self, column: str, *, may_be_empty: bool = False) -> list[str]:
-        """Return a column as class names; whole numbers lose ".0"."""
+        """Return the class names in a column; "1.0" becomes "1"."""
         labels = []
         for row, value in enumerate(self.values(column)):
             text = str(value).lower() if isinstance(value, bool) else str(value).strip()
@@ -154,7 +154,7 @@ class Table:
         return labels
 
     def values(self, column: str) -> Sequence[Any]:
-        """Return a raw column; all None if some rows of a .jsonl file lack it."""
+        """Return the raw values of a column; all None if these rows of a .jsonl file lack the column."""
         return self.columns.get(column) or [None] * len(self)
 
 
@@ -164,12 +164,12 @@ def read_table(path: Path) -> Table:
 
 
 def iter_tables(path: Path, *, rows: int | None = _ROWS_AT_ONCE) -> Iterator[Table]:
-    """Yield a file as tables of `rows` rows; None reads it whole."""
+    """Yield a file as tables of up to `rows` rows; None yields one table."""
     _check_file(path)
     kind = format_of(path)
     if kind not in PAIR_FORMATS:
         hint = "Give a .csv, .tsv, .jsonl or .parquet file, or a folder of splits; raw text may be .txt. "
-        hint += "All but Parquet may be packed as .gz or .xz."
+        hint += "All but Parquet may be compressed (.gz or .xz)."
         raise DataError(f"{path}: cannot read files that end in {path.suffix!r}.", hint=hint)
     parts = _parquet(path, rows) if kind == ".parquet" else _lines(path, kind, rows)
     first = next(parts, None)
@@ -205,7 +205,7 @@ def _parquet(path: Path, rows: int | None) -> Iterator[Table]:
                 first += batch.num_rows
     except (pyarrow.ArrowException, OSError) as error:
         hint = "Copy or download the file again."
-        raise DataError(f"{path} is not a whole Parquet file ({first_line(error)}).", hint=hint) from error
+        raise DataError(f"{path} is damaged or not a Parquet file ({first_line(error)}).", hint=hint) from error
 
 
 def _lines(path: Path, kind: str, size: int | None) -> Iterator[Table]:
@@ -286,9 +286,9 @@ def check_columns(table: Table, wanted: Iterable[str]) -> None:
 
 
 def find_columns(table: Table, role: str, hint: str = "") -> tuple[str, ...]:
-    """Find the columns of a role by name. Raises `DataError` for several choices.
+    """Find the columns of a role by name. Raises `DataError` if several choices match.
 
-    If no column matches, raises `DataError` with `hint`, or without `hint` returns an empty tuple.
+    If no column matches: raises `DataError` if `hint` is given, else returns an empty tuple.
     """
     plain = {column: plain_name(column) for column in table.columns}
     called = [
@@ -299,7 +299,7 @@ def find_columns(table: Table, role: str, hint: str = "") -> tuple[str, ...]:
     if len(choices) > 1:
         raise table.unfit(f"several columns could be {role}.", hint or "Rename or remove all of them but one.")
     if hint and not choices:
-        raise table.unfit(f"no column is named for {role}.", hint)
+        raise table.unfit(f"no column has a known name for {role}.", hint)
     return choices[0] if choices else ()
 
 
@@ -309,7 +309,7 @@ def plain_name(column: str) -> str:
 
 
 def is_label(column: str) -> bool:
-    """Check if a column has a name for labels."""
+    """Check if a column has a usual name for labels."""
     return plain_name(column) in _NAMES[LABEL].split()
 
 
@@ -319,8 +319,9 @@ def is_label(column: str) -> bool:
 def iter_texts(path: str | Path, *, column: str | None = None, by_row: bool = False) -> Iterator[str]:
     """Yield the stripped texts of one file in order, repeats included.
 
-    A .txt file (also .gz, .xz) holds one text per line; blank lines are skipped. A table holds texts in `column`, by
-    default found by name, or in the two columns of sentence pairs. by_row: raise `DataError` for blank lines and pairs.
+    A .txt file (also .gz, .xz) holds one text per line; blank lines are skipped. A table holds texts in `column` (by
+    default, a column with a usual name), or in the two columns of sentence pairs. by_row: raise `DataError` for blank
+    lines and pairs.
     """
     path = Path(path)
     if format_of(path) == TEXT_FORMAT:
@@ -358,7 +359,7 @@ def _text_lines(path: Path, *, may_skip: bool) -> Iterator[str]:
 
 
 def jsonl_in(folder: Path, name: str) -> Path | None:
-    """Return the .jsonl file of this name, also compressed, if any."""
+    """Return the file NAME.jsonl, also compressed, if it exists."""
     paths = (folder / f"{name}.jsonl{packed}" for packed in ("", *COMPRESSIONS))
     return next((path for path in paths if path.is_file()), None)
 

@@ -21,13 +21,13 @@ from truncate_kit.data.tables import (
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = "entailment", "neutral", "contradiction"
 _NUMBERS = {"0": ENTAILMENT, "1": NEUTRAL, "2": CONTRADICTION}
-"""Labels of SNLI, MultiNLI and GLUE; -1 and "-" mark disagreement."""
+"""Labels of SNLI, MultiNLI and GLUE; annotators disagreed on pairs labelled -1 or "-"."""
 _HINT = "Call the columns anchor, positive and optionally negative; or set `columns`."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TripletSet:
-    """Rows for contrastive learning and a note on their source.
+    """Rows for contrastive learning, and a note on the source.
 
     A row holds an anchor, a text of the same meaning, and possibly a hard negative.
     """
@@ -49,7 +49,7 @@ class TripletSet:
 
 
 def raw_texts(name: str, texts: Sequence[str]) -> TripletSet:
-    """Pair each distinct text with itself, for SimCSE's dropout. Raises `UsageError`."""
+    """Pair each distinct text with itself; dropout makes both vectors differ, as in SimCSE. Raises `UsageError`."""
     distinct = dict.fromkeys(listed_texts(texts))
     return TripletSet(
         name=name,
@@ -68,7 +68,7 @@ def load_triplets(
 
     Args:
         name_or_path: As in `load_pairs`.
-        columns: Two or three text columns, or two and an NLI label; by default found by name.
+        columns: Two or three text columns, or two and an NLI label; by default common names.
         negatives: Require a negative in every row.
 
     Raises:
@@ -76,7 +76,7 @@ def load_triplets(
     """
     name, tables = read_tables(name_or_path)
     table = tables.get("train") or next(iter(tables.values()))
-    names = tuple(columns) if columns is not None else _find(table)
+    names = tuple(columns) if columns is not None else _default_columns(table)
     if len(names) not in (2, 3):
         raise table.unfit(f"{len(names)} columns are given; two or three are needed.", _HINT)
     check_columns(table, names)
@@ -93,20 +93,20 @@ def load_triplets(
     return TripletSet(name=name, rows=rows, note=f"Training: {name} ({len(rows):,} rows of {', '.join(names)}).")
 
 
-def _find(table: Table) -> tuple[str, ...]:
+def _default_columns(table: Table) -> tuple[str, ...]:
     label = find_columns(table, LABEL)
     if label and _nli_labels(table, *label) is not None:
         return find_columns(table, PAIR, _HINT) + label
     if triplet := find_columns(table, TRIPLET):
         return triplet
     if graded := find_columns(table, SCORE) or label:
-        problem = f"column {graded[0]!r} grades or classifies the pairs, so not every row is a positive."
+        problem = f"column {graded[0]!r} grades or classifies the pairs, so not every row is a positive pair."
         raise table.unfit(problem, f"Give paraphrase pairs, or an NLI set. {_HINT}")
     return find_columns(table, PAIR, _HINT)
 
 
 def _nli_labels(table: Table, column: str) -> list[str] | None:
-    """Return the NLI label of each row ("" for disagreement), None for other labels."""
+    """Return the NLI label of each row ("" if annotators disagreed), or None if the column holds other labels."""
     plain = [label.lower() for label in table.labels(column, may_be_empty=True)]
     distinct = {*plain} - {"", "-", "-1", "nan"}
     if distinct == _NUMBERS.keys():
@@ -128,11 +128,11 @@ def _triplets_of_nli(
     texts: dict[str, dict[str, list[str]]] = {ENTAILMENT: {}, CONTRADICTION: {}, NEUTRAL: {}, "": {}}
     for premise, hypothesis, label in zip(*map(table.texts, columns[:2]), labels, strict=True):
         texts[label].setdefault(premise, []).append(hypothesis)
-    rows, left_out = list[tuple[str, ...]](), 0
+    rows, skipped = list[tuple[str, ...]](), 0
     for premise, positives in texts[ENTAILMENT].items():
         others = texts[CONTRADICTION].get(premise, [])
         if negatives and not others:
-            left_out += 1
+            skipped += 1
             continue
         # The k-th positive gets the k-th negative, cyclically.
         for place, positive in enumerate(positives):
@@ -141,5 +141,5 @@ def _triplets_of_nli(
         hint = 'Use `objective="in-batch"`, which needs entailments only, or give a larger NLI set.'
         raise DataError(f"{table.source} has no premise with both an entailment and a contradiction.", hint=hint)
     note = f"Training: {name} ({len(rows):,} rows built from {len(labels):,} NLI pairs"
-    note += f"; {left_out:,} premises without a contradiction are left out)." if left_out else ")."
+    note += f"; {skipped:,} premises without a contradiction are skipped)." if skipped else ")."
     return TripletSet(name=name, rows=tuple(rows), note=note)

@@ -1,4 +1,4 @@
-"""Inputs and reports of the evaluation suites, without importing torch."""
+"""Reports of the evaluation suites. Importing this module does not import torch."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -10,15 +10,15 @@ from truncate_kit.core.vectors import TextEncoder
 
 Values = dict[str, int | float | None]
 Note = Callable[[str], None]
-"""Tells the user a sentence."""
+"""Function that shows one sentence to the user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Score(Result):
-    """One row of a report; mappings are by column heading.
+    """One row of a report; keys of mappings are column headings.
 
     Values and 95 % intervals are in points (× 100), unless the heading names a unit; counts are integers. Labels are
-    split, metric or vector format; `size` is the amount measured; `parts` are averaged, such as random splits.
+    split, metric or vector format; `size` counts the data; values are means over `parts`, such as random splits.
     """
 
     task: str
@@ -32,9 +32,10 @@ class Score(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteReport(Result):
-    """Scores of one model, and means over tasks by heading.
+    """Scores of one model or comparison, and means over tasks by column heading.
 
-    `suite` is its name, or `pairs`, `search`, `comparison`, `mteb`, `mteb-comparison`; `runtime` is `torch` or `onnx`.
+    `suite` is its name, or `pairs`, `search`, `comparison`, `mteb`, `mteb-comparison`; `runtime` is
+    `torch` or `onnx`.
     """
 
     suite: str
@@ -47,19 +48,19 @@ class SuiteReport(Result):
     sha256: str | None = None
 
     def amounts(self) -> Iterator[Amounts]:
-        """Yield the name and size of each row."""
+        """Yield the task, labels and size of each row."""
         for row in self.rows:
             yield (row.task, *row.labels.values()), row.size
 
     def covers(self, other: Self) -> bool:
-        """Check if this replaces a report, also one of other weights in the same folder."""
+        """Check if this report replaces `other`, also one of other weights in the same folder."""
         known = None not in (self.sha256, other.sha256)
         replaced = known and self.model == other.model and self.sha256 != other.sha256
         return replaced or Result.covers(self, other)
 
 
 def means_of(rows: Iterable[Score]) -> dict[str, float]:
-    """Return the mean of each heading over rows, without counts and incomplete headings."""
+    """Return the mean of each column over rows, without columns of counts or with missing values."""
     first, *others = (row.values for row in rows)
     columns = {heading: [value, *(values.get(heading) for values in others)] for heading, value in first.items()}
     means = {heading: [value for value in column if isinstance(value, float)] for heading, column in columns.items()}
@@ -69,7 +70,7 @@ def means_of(rows: Iterable[Score]) -> dict[str, float]:
 def report_of(
     suite: str, encoder: TextEncoder, model: str, about: str, rows: Sequence[Score], notes: Sequence[str] = ()
 ) -> SuiteReport:
-    """Return a report with one row per task. about: data and measure, for the title."""
+    """Return a report of rows, one per task. about: data and metric, for the title."""
     runtime = getattr(encoder, "runtime", "torch")
     title, means = f"{model} in {runtime}: {about}", means_of(rows)
     return SuiteReport(

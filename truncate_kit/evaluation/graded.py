@@ -1,4 +1,4 @@
-"""Correlate similarities with graded pairs, and score the STS sets as MTEB does."""
+"""Correlate similarities with the scores of graded pairs, and score the STS sets as MTEB does."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -34,14 +34,14 @@ from truncate_kit.evaluation import Note, Score, SuiteReport, Values, report_of
 from truncate_kit.models.encoder import Encoder, settings_of
 from truncate_kit.models.pipeline import Normalize
 
-_CHUNK = 4096  # texts at a time, enough to batch by length
+_CHUNK = 4096  # texts encoded at a time, enough to batch by length
 STS_PAIRS = {"STS12": 3108, "STS13": 1500, "STS14": 3750, "STS15": 3000, "STS16": 1186, "STSB": 1379, "SICK-R": 9927}
 """Number of pairs in each published set."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation(Result):
-    """Correlation of cosine similarity with graded scores, in points (× 100)."""
+    """Correlation of similarities with graded scores, in points (× 100)."""
 
     spearman: float
     pearson: float
@@ -77,7 +77,7 @@ def pair_similarities(vectors: Tensor, places: PairPlaces, encoder: object = Non
 def correlate(cosines: Sequence[float], targets: Sequence[float]) -> Evaluation:
     """Correlate similarities with targets.
 
-    Raises `DataError` for fewer than three pairs, equal targets or equal cosines.
+    Raises `DataError` for fewer than three pairs, and for values that are all equal or not finite.
     """
     cosines = tied(cosines)
     check_ranks(targets)
@@ -105,7 +105,7 @@ def spearman(cosines: Sequence[float], targets: Sequence[float]) -> float | None
 def encode_distinct(
     encoder: Any, texts: Sequence[str], progress: Progress = silent, prompt: str | None = None
 ) -> Tensor:
-    """Return float32 vectors (n, d) of distinct texts; `prompt` replaces the encoder's own.
+    """Return float32 vectors (n, d) of distinct texts; `prompt` replaces the encoder's default prompt.
 
     Raises `DataError` for vectors that are not finite, `ModelError` unless there is one vector per text.
     """
@@ -137,8 +137,8 @@ def paired_difference(
 ) -> tuple[tuple[float, float], tuple[float, float], int, int]:
     """Compare Spearman (× 100) of two models on the same pairs by a paired percentile bootstrap.
 
-    numbers: pair number of each row (`numbers_of`), so that repeats are drawn together.
-    Returns both scores, the interval of lean − full, the number of defined resamples, and the number of pairs.
+    numbers: pair number of each row (`numbers_of`), so that rows of one pair are drawn together.
+    Returns both scores, the interval of lean − full, the number of resamples with defined scores, and of pairs.
     Raises `DataError`.
     """
     models = [correlate(cosines, targets) for cosines in (lean, full)]
@@ -164,19 +164,20 @@ def _unit(vectors: Tensor) -> Tensor:
 
 
 def measure_of(encoder: TextEncoder) -> str:
-    """Return the measure in the model's settings. Raises `UsageError` for a name, `ModelError` if unknown."""
+    """Return the model's similarity measure. Raises `UsageError` for a name, `ModelError` for an unknown measure."""
     if isinstance(encoder, str | Path):
         raise UsageError(f"{str(encoder)!r} is a name, not a model.", hint="Load it with `load_encoder()`.")
     measure: str = settings_of(encoder).get("similarity_fn_name") or "cosine"
     if measure not in MEASURES:
         raise ModelError(
-            f"The model's settings compare vectors by {measure!r}.", hint=f"Known measures: {', '.join(MEASURES)}."
+            f"The model's settings name an unknown similarity measure, {measure!r}.",
+            hint=f"Known measures: {', '.join(MEASURES)}.",
         )
     return measure
 
 
 def measure_of_lengths(encoder: Encoder) -> str:
-    """Return `measure_of`, but cosine if all vectors have length 1."""
+    """Return the similarity measure, or cosine if the model normalizes its vectors to length 1."""
     normalized = any(isinstance(module, Normalize) for module in encoder.tail)
     return "cosine" if normalized else measure_of(encoder)
 
@@ -187,7 +188,7 @@ def measure_of_lengths(encoder: Encoder) -> str:
 def score_pairs(
     encoder: TextEncoder, pairs: Sequence[TextPair], *, model: str, data: str, form: VectorFormat
 ) -> SuiteReport:
-    """Report the correlation of vectors stored in `form`."""
+    """Report how similarities of vectors stored in `form` correlate with the scores."""
     texts, places = index_texts(pairs)
     vectors = one_row_each(encoder.encode(texts), len(texts))
     width = vectors.shape[1]
@@ -202,16 +203,16 @@ def score_pairs(
 def run_sts(
     encoder: TextEncoder, data: str, *, seen: str | None, model: str, note: Note, progress: Progress, **_: object
 ) -> SuiteReport:
-    """Score the STS sets of a folder, also without training pairs; seen: path of these."""
+    """Score the STS sets of a folder, with and without training pairs; seen: path of the training pairs."""
     from truncate_kit.data.suites import find_sts, read_trained_pairs
 
     sets, name = find_sts(data), seen
     keys = seen_by(model) if seen is None else read_trained_pairs(seen)
     if seen is None and len(keys):
-        name = f"pairs recorded in {model}"
-        note(f"{model} was trained or selected on {name}: scored with and without these pairs.")
+        name = f"the pairs recorded in {model}"
+        note(f"{model} was trained or selected on recorded pairs: scores are reported with and without these pairs.")
     elif seen is None and read_origin(model) is not None:
-        note(f"The training data of {model} are unknown: name them with --seen.")
+        note(f"The training data of {model} are unknown: give the training pairs with --seen.")
     return score_sts(encoder, sets, model=model, seen=keys, progress=progress, seen_name=name)
 
 
@@ -231,7 +232,7 @@ def score_sts(
         sets: Sets from `find_sts`.
         model: Name in the report.
         seen: Keys of training pairs (`read_trained_pairs`).
-        seen_name: Source of `seen`, to score unseen pairs too.
+        seen_name: Source of `seen`; if given, unseen pairs are scored, too.
         progress: True for bars and logs, or a callable.
 
     Raises:
@@ -259,7 +260,8 @@ def score_sts(
             values |= {"unseen pairs": int(fresh.sum()), "Spearman unseen": unseen}  # None if too few are left
         rows.append(Score(task=data.name, values=values, size=(whole.num_pairs,)))
         if len(data) != (published := STS_PAIRS.get(data.name, len(data))):
-            notes.append(f"{data.name} has {len(data):,} of the published {published:,} pairs: not comparable.")
+            share = f"{data.name} has {len(data):,} of the published {published:,} pairs"
+            notes.append(f"{share}: not comparable with published scores.")
     if seen_name is not None:
-        notes.append(f"Unseen pairs: without {seen_name}.")
+        notes.append(f"Unseen pairs: not in {seen_name}.")
     return report_of("sts", encoder, model, "semantic similarity × 100", rows, notes)

@@ -37,14 +37,14 @@ class MtebEncoder:
     def encode(
         self, inputs: Iterable[Mapping[str, Sequence[str]]], *, task_metadata: Any, prompt_type: Any = None, **_: Any
     ) -> NDArray[Any]:
-        """Encode all batches with the prompt of the task, as float32 (n, out)."""
+        """Encode all texts with the prompt of the task, as float32 (n, d)."""
         texts = [text for batch in inputs for text in batch["text"]]
         prompt = self.prompt(task_metadata.name, task_metadata.type, prompt_type and prompt_type.value)
         vectors: NDArray[Any] = encode_prompted(self.encoder, prompt, texts, self.progress).numpy()
         return vectors
 
     def prompt(self, task: str, kind: str, side: str | None) -> str | None:
-        """Return the prompt of a task, else its kind, else the side; None for the default prompt.
+        """Return the prompt of a task, else of its kind, else of the side; None for the default prompt.
 
         Tries names in mteb's order, then sentence-transformers'. side: `query`, `document` or None.
         """
@@ -56,7 +56,7 @@ class MtebEncoder:
         return None if side is None else side_prompt(self.encoder, sides[side])
 
     def similarity(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Tensor:
-        """Return the similarity of each vector to each vector of the other side, (n, m)."""
+        """Return the similarities (n, m) of all n vectors with all m vectors."""
         return self._measure(torch.as_tensor(embeddings1), torch.as_tensor(embeddings2))
 
     def similarity_pairwise(self, embeddings1: ArrayLike, embeddings2: ArrayLike) -> Tensor:
@@ -80,7 +80,7 @@ def find_tasks(tasks: Sequence[Any]) -> list[Any]:
     for task in loaded:
         if others := sorted(set(task.metadata.modalities) - {"text"}):
             raise UsageError(
-                f"The MTEB task {task.metadata.name} needs a model of {', '.join(others)}; this one encodes texts.",
+                f"The MTEB task {task.metadata.name} needs a model for {', '.join(others)}; this model encodes text.",
                 hint="Name text tasks, such as STSBenchmark.",
             )
     return loaded
@@ -137,7 +137,7 @@ def _measured() -> str:
 
 
 def _scored(adapter: MtebEncoder, task: Any) -> Score:
-    task = copy.deepcopy(task)  # some draw from their own generator: a copy gives both models the same draws
+    task = copy.deepcopy(task)  # some tasks hold a random generator: both models get a copy
     task.metadata = copy.deepcopy(task.metadata)
     parts = getattr(task.metadata, "tasks", [task])  # the tasks of an aggregate hold the data
     for part in parts:

@@ -44,23 +44,24 @@ LISTS = 1024
 PROBES = 16
 TEXTS_PER_LIST = 39  # with fewer training points per list, FAISS warns
 TIMED_QUERIES = 200
-SAMPLED = 10_000  # most texts whose lengths are read
+SAMPLED = 10_000  # most texts to tokenize for their lengths
 
 
 # Search
 
 
 def encode_prompted(encoder: TextEncoder, prompt: str | None, texts: Sequence[str], progress: Progress) -> Tensor:
-    """Encode texts with a prompt (None: the model's own), each distinct text once."""
+    """Encode texts with a prompt (None: the model's default prompt), each distinct text once."""
     distinct = list(dict.fromkeys(texts))
     place = {text: index for index, text in enumerate(distinct)}
     return encode_distinct(encoder, distinct, progress, prompt)[[place[text] for text in texts]]
 
 
 def store_set(queries: Tensor, documents: Tensor, measure: str, form: VectorFormat) -> EncodedSet:
-    """Round-trip both sides through `form`; unit vectors are normalized again after a cut.
+    """Return both sides as read back from the format `form`, and their measure.
 
-    Raises `UsageError` if the measure needs lengths, which int8, binary and `normalize` lose.
+    Unit vectors are normalized again after a cut. Raises `UsageError` if the measure needs lengths, which int8, binary
+    and `normalize` lose.
     """
     width = documents.shape[1]
     unit = all(bool((side.norm(dim=1) - 1).abs().max() < 1e-3) for side in (queries, documents))
@@ -69,7 +70,7 @@ def store_set(queries: Tensor, documents: Tensor, measure: str, form: VectorForm
     if measure != "cosine" and (form.normalize or form.precision in ("int8", "binary")):
         if measure == "manhattan" or not unit:
             raise UsageError(
-                f"This model compares vectors by {measure}, which needs their lengths; this format loses them.",
+                f"This model compares vectors by {measure}, which depends on vector lengths; this format changes them.",
                 hint='Use `precision="float32"` or `precision="float16"`, and `normalize=False`.',
             )
         measure = "cosine"
@@ -93,9 +94,9 @@ def encode_set(encoder: TextEncoder, data: RetrievalSet, progress: Progress) -> 
 
 
 def compared(measure: str, queries: Tensor, documents: Tensor) -> Tensor:
-    """Return similarities (q, n) of queries (q, d) and documents (n, d), equal for equal documents.
+    """Return similarities (q, n) of queries (q, d) and documents (n, d); equal documents get equal similarities.
 
-    Computes in float64: the last digit of float32 products depends on a column's position.
+    Products are computed in float64: the last digit of float32 products depends on a column's position.
     """
     return MEASURES[measure](queries.double(), documents.double()).float()
 
@@ -105,7 +106,7 @@ def search(
 ) -> Places:
     """Find the `top` most similar documents (n, d) of each query (q, d), best first; ties keep document order.
 
-    own: index of each query's own document, which is skipped. Raises `UsageError` unless `top` is 1 to 10,000.
+    own: per query, the index of a document to skip. Raises `UsageError` unless `top` is 1 to 10,000.
     """
     top = check_number("top", top, _TOP)
     places = []
@@ -123,13 +124,13 @@ def _no_documents(num_queries: int) -> Best:
 
 
 def _nearest(best: Best, scores: Tensor, first: int, top: int) -> Best:
-    """Update the `top` + 1 best documents of each query; one may be the query itself.
+    """Update the `top` + 1 best documents of each query; one of these may be the query itself.
 
     best: best documents so far. scores: similarities (q, n) of documents from index `first` on.
     """
     values, indices = scores.topk(min(top + 1, scores.shape[1]), dim=1)
     tied = (scores == values[:, -1:]).sum(dim=1) > (values == values[:, -1:]).sum(dim=1)
-    if tied.any():  # `topk` breaks ties arbitrarily; a second one, by place, takes the first documents
+    if tied.any():  # `topk` breaks ties arbitrarily; a second `topk`, by index, selects the first of the tied documents
         rows, last, places = scores[tied], values[tied, -1:], torch.arange(scores.shape[1], dtype=torch.float32)
         keys = (-places).where(rows == last, -torch.inf).masked_fill(rows > last, 1)
         indices[tied] = keys.topk(values.shape[1], dim=1).indices
@@ -141,7 +142,7 @@ def _nearest(best: Best, scores: Tensor, first: int, top: int) -> Best:
 
 
 def without_own(places: Tensor, *, top: int, own: Sequence[int | None] | None) -> Places:
-    """Return the first `top` indices of each row (q, n), without the query's own document."""
+    """Return the first `top` indices of each row (q, n), skipping the document `own` of each query."""
     others = np.full((len(places), top), -1, np.int64)
     for number, row in enumerate(places.tolist()):
         kept = [place for place in row if own is None or place != own[number]][:top]
@@ -150,8 +151,9 @@ def without_own(places: Tensor, *, top: int, own: Sequence[int | None] | None) -
 
 
 def score_queries(places: Places, relevance: Sequence[Mapping[int, float]]) -> QueryScores:
-    """Score each query at the depth of `places`, in points (× 100); relevance: grades above 0 by index.
+    """Score each query at the depth of `places`, in points (× 100).
 
+    relevance: grades above 0 by document index.
     ndcg: `ndcg_cut` of trec_eval, as in BEIR (Järvelin and Kekäläinen 2002): gain = grade, discount log₂(rank + 1).
     mrr: 1 / rank of the first relevant document, else 0. recall: share of the relevant documents.
     """
@@ -173,18 +175,18 @@ def score_queries(places: Places, relevance: Sequence[Mapping[int, float]]) -> Q
 
 
 def overlaps(places: Places, others: Places) -> Array:
-    """Return the percentage of each row of `others` found in the same row of `places`."""
+    """Return for each query the percentage of the documents in `others` that are also in `places`."""
     pairs = zip(places.tolist(), ({*row} - {-1} for row in others.tolist()), strict=True)
     return np.array([100 * len({*row} & other) / max(1, len(other)) for row, other in pairs])
 
 
 def estimated(values: Array, *, seed: int = 0) -> tuple[float, tuple[float, float]]:
-    """Return the mean over queries and its 95 % bootstrap percentile interval, paired for differences."""
+    """Return the mean over queries and its 95 % bootstrap percentile interval (paired, if values are differences)."""
     return float(values.mean()), interval([values[drawn].mean() for drawn in draws(len(values), RESAMPLES, seed)])
 
 
 def search_layers(data: RetrievalSet, read_queries: Reader, read_documents: Reader) -> list[QueryScores]:
-    """Score each layer by cosine similarity at depth `TOP`."""
+    """Score each layer's vectors in search by cosine similarity, at depth `TOP`."""
     queries = read_queries(data.queries)
     nearest = [_no_documents(len(data.queries)) for _ in queries]
     for first in range(0, len(data.documents), DOCUMENTS_AT_A_TIME):
@@ -226,7 +228,7 @@ def evaluate_retrieval(
     encoded = encode_set(encoder, data, reporter(progress))
     width, stored = encoded[1].shape[1], store_set(*encoded, form)
     scores = score_queries(search(*stored, top=top, own=data.own_documents), data.relevance)
-    estimates = {_at(metric, top): estimated(values) for metric, values in scores.items()}
+    estimates = {_heading(metric, top): estimated(values) for metric, values in scores.items()}
     few = too_few(len(data.queries), "query", "queries")
     values: Values = {heading: value for heading, (value, _) in estimates.items()}
     values |= {"dimensions": form.kept(width), "bytes per vector": form.bytes_per_vector(width)}
@@ -234,20 +236,20 @@ def evaluate_retrieval(
     size = (len(data.queries), len(data.documents))
     row = Score(task=data.name, labels={"vectors": form.precision}, values=values, intervals=intervals, size=size)
     notes = [f"{counted(len(data.queries), 'query', 'queries')}: too few for an interval."] if few else []
-    return report_of("search", encoder, model, f"{_searched(data)}, by {stored[-1]}, × 100", [row], notes)
+    return report_of("search", encoder, model, f"{_description(data)}, by {stored[-1]}, × 100", [row], notes)
 
 
-def _at(metric: SearchMetric, top: int) -> str:
+def _heading(metric: SearchMetric, top: int) -> str:
     return f"{SEARCH_METRICS[metric].removesuffix('10')}{top}"
 
 
-def _searched(data: RetrievalSet) -> str:
+def _description(data: RetrievalSet) -> str:
     queries = counted(len(data.queries), "query", "queries")
     return f"{queries} of {data.name} among {counted(len(data.documents), 'document')}"
 
 
 def note_of_searched(model: str, encoder: TextEncoder, data: RetrievalSet) -> tuple[str, ...]:
-    """Return a note if a distilled model, folder or graph, searches texts longer than its training texts."""
+    """Return a note if a distilled model (folder or graph) is evaluated on texts longer than its training texts."""
     origin, reader = read_origin(model), getattr(encoder, "reader", None)
     if origin is None or origin.long is None or reader is None:
         return ()
@@ -265,11 +267,13 @@ def compare(
     top: int = TOP,
     progress: ProgressOption = False,
 ) -> SuiteReport:
-    """Search with the full model, the lean model, and lean queries on the full model's index, in float32 and int8.
+    """Compare search by the full model, by the lean model, and by lean queries on the full model's index.
+
+    Vectors are float32 and int8.
 
     Args:
         full: The model that encoded the index.
-        lean: A cut distilled on the full model's vectors.
+        lean: A truncated model, distilled on the full model's vectors.
         data: Set from `read_retrieval`.
         names: Names in the report.
         top: Number of documents scored per query.
@@ -278,13 +282,13 @@ def compare(
     progress = reporter(progress)
     sides = {"full": encode_set(full, data, progress), "lean": encode_set(lean, data, progress)}
     widths = {name: documents.shape[1] for name, (_, documents, _) in sides.items()}
-    notes = [f"Overlap: share of the {top} documents found by the full model in float32."]
+    notes = [f"Overlap: share of the full model's first {top} documents (float32) that the search also found."]
     ways = dict(WAYS)
     if widths["full"] != widths["lean"]:
         del ways["lean queries, full index"]
         notes.append(
-            f"Lean queries have {widths['lean']} dimensions, the full model's index {widths['full']}: they cannot "
-            "search it."
+            f"Lean queries have {widths['lean']} dimensions, the full model's index {widths['full']}: lean "
+            "queries cannot search this index."
         )
     few = too_few(len(data.queries), "query", "queries")
     rows, best, verdict, size = list[Score](), None, "", (len(data.queries), len(data.documents))
@@ -293,13 +297,13 @@ def compare(
         try:
             stored = {name: store_set(*side, form) for name, side in sides.items()}
         except UsageError as error:
-            notes.append(f"{precision} is left out. {error}")
+            notes.append(f"{precision} is skipped. {error}")
             continue
         for way, (queries, index) in ways.items():
             places = search(stored[queries][0], *stored[index][1:], top=top, own=data.own_documents)
             scores = score_queries(places, data.relevance)
-            best = best or (places, scores)  # the first: full, float32
-            values: Values = {_at(name, top): float(each.mean()) for name, each in scores.items()}
+            best = best or (places, scores)  # the first search is the reference: full model, float32
+            values: Values = {_heading(name, top): float(each.mean()) for name, each in scores.items()}
             values |= {f"overlap@{top}": float(overlaps(places, best[0]).mean()), "nDCG less full": None}
             intervals = {}
             if scores is not best[1]:
@@ -320,7 +324,7 @@ def compare(
         suite="comparison",
         model=names[1],
         runtime="torch",
-        title=f"{names[0]} (full) and {names[1]} (lean): {_searched(data)}, × 100",
+        title=f"{names[0]} (full) and {names[1]} (lean): {_description(data)}, × 100",
         rows=tuple(rows),
         notes=tuple(notes),
     )
@@ -337,7 +341,7 @@ def run_retrieval(
     progress: Progress,
     **_: object,
 ) -> SuiteReport:
-    """Search for a file's queries among its answers and the texts of `corpus`."""
+    """Score search for the queries of `data` among its documents and the texts of `corpus`."""
     searched = read_retrieval(data, corpus=corpus)
     if chosen_here := seen_among(searched, model):
         note(chosen_here)
@@ -354,16 +358,16 @@ def score_retrieval(
     threads: int = 1,
     progress: ProgressOption = False,
 ) -> SuiteReport:
-    """Search all texts for each query by cosine, through an IVF index on the CPU and exactly.
+    """Search all documents for each query by cosine, with an IVF index on the CPU and exactly.
 
-    A query's own text is skipped. MRR@10 is 0 without an answer among ten texts. Times are medians for one query;
-    sizes include the vectors.
+    The query itself is skipped as a document. MRR@10 is 0 without an answer among ten documents. Times are medians for
+    one query; index sizes include the vectors.
 
     Args:
         encoder: Anything with `.encode(texts)`.
         data: Set from `read_retrieval`.
         model: Name in the report.
-        lists: Most lists; fewer if their mean would be below `TEXTS_PER_LIST` texts.
+        lists: Most IVF lists; fewer if lists would average below `TEXTS_PER_LIST` texts.
         probes: Lists searched for each query.
         threads: CPU threads of the search.
         progress: True for bars and logs, or a callable.
@@ -383,7 +387,7 @@ def score_retrieval(
     begin = time.perf_counter()
     lists = max(1, min(lists, len(texts) // TEXTS_PER_LIST))
     index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, lists, faiss.METRIC_INNER_PRODUCT)
-    index.cp.min_points_per_centroid = 1  # the default, 39, would warn on stderr
+    index.cp.min_points_per_centroid = 1  # with the default of 39, FAISS would warn on stderr
     index.train(texts)
     index.add(texts)
     index.nprobe = min(probes, lists)
@@ -403,12 +407,13 @@ def score_retrieval(
     prompt = side_prompt(encoder, QUERY_PROMPTS)
     encoding = _median_seconds(lambda row: encode_prompted(encoder, prompt, [data.queries[row]], silent), some)
     notes = (
-        f"Times are medians, one query at a time on {counted(threads, 'CPU thread')}; encoding a query takes "
-        f"{encoding * 1e3:.2f} ms more.",
-        f"The index has {counted(lists, 'list')}, {index.nprobe} searched; it was built in {build_seconds:.1f} s.",
+        f"Times are medians, one query at a time on {counted(threads, 'CPU thread')}; encoding a query adds "
+        f"{encoding * 1e3:.2f} ms.",
+        f"The index has {counted(lists, 'list')}, {index.nprobe} searched per query; it was built in "
+        f"{build_seconds:.1f} s.",
     )
     rows = (row("IVF", index), row("exact", exact))
-    return report_of("retrieval", encoder, model, _searched(data), rows, notes)
+    return report_of("retrieval", encoder, model, _description(data), rows, notes)
 
 
 def _median_seconds(call: Callable[[int], object], rows: Sequence[int]) -> float:

@@ -1,4 +1,4 @@
-"""Evaluation suites, one row each in `SUITES`. Importing this imports no torch."""
+"""Evaluation suites, one row each in `SUITES`. Importing this module does not import torch."""
 
 from collections.abc import Mapping
 from importlib import import_module
@@ -12,17 +12,17 @@ SUITES: dict[str, tuple[str, tuple[str, ...]]] = {
     "transfer": ("transfer:run_transfer", ("fractions", "quick", "head")),
     "retrieval": ("retrieval:run_retrieval", ("corpus",)),
 }
-"""Function, as `module:name` in this folder, and options of each `evaluate --suite`."""
+"""Function (`module:name` in this folder) and options of each `evaluate --suite`."""
 
 
 def run_suite(name: str, encoder: TextEncoder, data: str | None, options: Mapping[str, Any], **run: Any) -> SuiteReport:
-    """Import the suite's module and score the model.
+    """Import a suite's module and score the model.
 
     Args:
         name: Row of `SUITES`.
         encoder: The loaded model.
         data: Path of the suite's data.
-        options: Options of all suites; unset ones are falsy.
+        options: Options of all suites; only this suite's are used.
         run: `model` (name in the report), `threads`, `work` (folder of finished parts), `note` and `progress`.
     """
     place, names = SUITES[name]

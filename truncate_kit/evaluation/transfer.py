@@ -42,14 +42,14 @@ Rows = NDArray[np.int64]
 Labels = NDArray[np.int64]
 Layers = tuple[int, ...]
 
-BASE_LAYERS = 13  # of a base model, embeddings included; large models have more
+BASE_LAYERS = 13  # layers of a base model, embeddings included; large models have more
 FEWEST_ROWS = 8  # training rows needed to choose layers
-QUICK: dict[str, Any] = {"splits": 3, "max_rows": 2000}  # for a first look
-WIDTH = 256  # of a state after reduction
+QUICK: dict[str, Any] = {"splits": 3, "max_rows": 2000}  # fast, rough scores
+WIDTH = 256  # features of a hidden state after reduction
 RIDGE = 1e-3  # penalty as a share of the mean feature variance
-# BERT-LC; its "regularization parameter" 10 is read as scikit-learn's C.
+# As in BERT-LC; the paper's "regularization parameter" of 10 is read as scikit-learn's C.
 LOGISTIC: dict[str, Any] = {"solver": "saga", "C": 10.0, "tol": 0.01, "max_iter": 200}
-_CHUNK = 64  # subsets at a time: some tens of megabytes
+_CHUNK = 64  # subsets computed at a time: some tens of megabytes
 _TIMES, _FRACTION = Bounds(1, 10_000), Bounds(0, 1, whole=False, above=True)
 _PART = Bounds(0, 0.99, whole=False, above=True)
 
@@ -59,9 +59,9 @@ class TransferSettings(Result):
     """Settings of the protocol; defaults are BERT-LC's if the paper states them.
 
     Not from the paper: |u − v| and u · v of pairs, stratified splits, and `finalists`, the number of subsets fitted
-    exactly after ridge ranking (the paper fits all). Shares are 0 … 1; `inner_share` refers to the training part.
+    exactly after ridge ranking (the paper fits all). Shares are 0 … 1; `inner_share` is a share of the training rows.
     Subsets have at most four layers by default, three for large models. Each of `fractions` of the training rows is
-    scored, unless below `FEWEST_ROWS`. `head` feeds layer means through the trained pooler, as BERT-LC does for SimCSE.
+    scored if it has `FEWEST_ROWS` rows. `head` feeds layer means through the trained pooler, as in BERT-LC for SimCSE.
     """
 
     splits: int = setting(10, bounds=_TIMES)
@@ -89,18 +89,18 @@ class TransferSettings(Result):
 
 
 class Task:
-    """Vectors and states of one set: the drawn rows, each distinct text encoded once.
+    """Vectors and pooled hidden states of one set's sampled rows; each distinct text is encoded once.
 
     Raises `ModelError` unless the encoder gives one vector per text.
 
     Attributes:
         labels: Class indices, (n,).
-        sides: Row in `states` of each text, (n,); two tensors for pairs.
+        sides: Index in `states` of each row's text, (n,); two tensors for pairs.
         as_is: Features of the model's own vectors, (n, p).
-        cls: Pooler features of the last layer's first token, (n, p), if any.
-        states: States of distinct texts, (L', m, d), if the model has layers; with `activation` behind the pooler's
-            linear part.
-        small: `states` for ridge regressions, (L', m, k) in float64.
+        cls: Pooler features of the last layer's first token, (n, p), if there is a pooler.
+        states: Pooled hidden states of distinct texts, (L', m, d), if the model has layers; with `activation`, after
+            the pooler's linear part.
+        small: `states` reduced for ridge regressions, (L', m, k) in float64.
         subsets: All subsets of layers, small ones first: 1,092 with up to 4 of 13 layers.
     """
 
@@ -136,7 +136,7 @@ class Task:
         return torch.cat([(first - second[0]).abs(), first * second[0]], dim=1) if second else first
 
     def mean_features(self, subset: Layers, states: Tensor | None, rows: Rows | slice = slice(None)) -> Tensor:
-        """Return features (n, p) of the mean of these layers."""
+        """Return features (n, p) of the mean hidden state of these layers."""
         assert states is not None
         mean = states[list(subset)].mean(dim=0)
         return self.features(mean if self.activation is None else self.activation(mean), rows)
@@ -189,13 +189,13 @@ def drawn_rows(rows: Rows, labels: Labels, count: int, seed: int) -> Rows:
 
 
 def choose_layers(task: Task, rows: Rows, settings: TransferSettings, seed: int) -> Layers:
-    """Choose the subset with the best mean accuracy over inner splits."""
+    """Choose the subset of layers with the best mean accuracy over inner splits of these rows."""
     subsets, labels = task.subsets, task.labels
     folds = divisions(labels[rows], settings.inner_splits, ceil(settings.inner_share * len(rows)), seed)
     assert task.small is not None
     if len(task.sides) == 1 and task.activation is None:
         ranked = ridge_accuracies(task.small[:, task.sides[0][rows]], labels[rows], folds, subsets)
-    else:  # features not linear in the states
+    else:  # these features are not linear in the states
         means = (task.mean_features(subset, task.small, rows)[None] for subset in subsets)
         ranked = [ridge_accuracies(mean, labels[rows], folds, [(0,)])[0] for mean in means]
     order = sorted(range(len(subsets)), key=lambda place: (-ranked[place], len(subsets[place]), subsets[place]))
@@ -221,10 +221,10 @@ def ridge_accuracies(
     # Centre: ridge regression ignores the mean, and equal states (CLS embeddings) must not leave rounding errors.
     states = states - states.mean(dim=1, keepdim=True)
 
-    def moments(part: Tensor, of: Tensor) -> list[Tensor]:
+    def moments(part: Tensor, goal: Tensor) -> list[Tensor]:
         """Return blocks X_l' X_m (L', L', k, k), X_l' Y (L', k, c), sums of X_l (L', k), and of Y (c,)."""
         transposed = part.transpose(1, 2)
-        return [torch.stack([row @ part for row in transposed]), transposed @ of, part.sum(dim=1), of.sum(dim=0)]
+        return [torch.stack([row @ part for row in transposed]), transposed @ goal, part.sum(dim=1), goal.sum(dim=0)]
 
     weights = torch.zeros(len(subsets), layers, dtype=torch.float64)
     for row, subset in enumerate(subsets):
@@ -265,7 +265,7 @@ def run_transfer(
     progress: Progress,
     **_: object,
 ) -> SuiteReport:
-    """Score the sets of a folder; quick: for a first look."""
+    """Score the classification sets of a folder. quick: use fewer splits and rows (`QUICK`)."""
     settings = TransferSettings(fractions=fractions or (1.0,), head=head, **(QUICK if quick else {}))
     sets, seen = find_transfer(data), seen_by(model)
     for one in sets:
@@ -273,7 +273,7 @@ def run_transfer(
         if optimistic := seen_note(keys, f"rows of {one.name}", {model: seen}):
             note(optimistic)
     if settings.max_rows is None:
-        note("This takes minutes to hours, mostly for logistic regressions; use `quick` for a first look.")
+        note("This takes minutes to hours, mostly for logistic regressions; use `quick` for rough scores.")
     pooler = find_pooler_head(model) if isinstance(encoder, Encoder) else None
     return score_transfer(encoder, sets, model=model, settings=settings, pooler=pooler, work=work, progress=progress)
 
@@ -294,8 +294,8 @@ def score_transfer(
         encoder: Anything with `.encode(texts)`.
         sets: Sets from `find_transfer`.
         model: Name in the report.
-        settings: The protocol.
-        pooler: The model's trained pooler, a baseline on the first token; required by `head`.
+        settings: Settings of the protocol.
+        pooler: The model's trained pooler, for a baseline on the first token; `head` requires it.
         work: Folder for finished splits, to resume from.
         progress: True for bars and logs, or a callable.
 
@@ -328,14 +328,14 @@ def score_transfer(
         notes.append("Layer means pass through the model's trained pooler.")
     if settings.max_rows is not None:
         notes.append(f"At most {settings.max_rows:,} rows of each set were used: not comparable with other runs.")
-    how = f"accuracy × 100 of logistic regression, {settings.splits} splits, tested on {settings.test_share:.0%}"
+    metric = f"accuracy × 100 of logistic regression, {settings.splits} splits, tested on {settings.test_share:.0%}"
     last = {row.task: row for row in rows if row.size}  # of the largest scored share
-    report = report_of("transfer", encoder, model, how, [*last.values()], notes)
+    report = report_of("transfer", encoder, model, metric, [*last.values()], notes)
     return replace(report, rows=tuple(rows))
 
 
 def _key(task: Task, settings: TransferSettings) -> str:
-    """Return the SHA-256 of the labels, vectors and settings of a split's scores."""
+    """Return the SHA-256 of the labels, vectors and settings on which the scores of a split depend."""
     tensors = {"labels": torch.from_numpy(task.labels), "as_is": task.as_is, "states": task.states, "cls": task.cls}
     tensors |= {f"side {place}": side for place, side in enumerate(task.sides)}
     kept = {name: value for name, value in tensors.items() if value is not None}
@@ -387,7 +387,7 @@ def _split(task: Task, places: tuple[Rows, Rows], settings: TransferSettings, se
         features["CLS pooler"] = task.cls
     if task.states is not None:
         chosen, layers = choose_layers(task, places[0], settings, seed), tuple(range(len(task.states)))
-        drawn = task.subsets[int(np.random.default_rng(seed).integers(len(task.subsets)))]  # as in Table 4
+        drawn = task.subsets[int(np.random.default_rng(seed).integers(len(task.subsets)))]  # Table 4 of BERT-LC
         subsets = {"last layer": layers[-1:], "last four": layers[-4:], "random layers": drawn}
         for kind, subset in {**subsets, "layers combined": chosen}.items():
             features[kind] = task.mean_features(subset, task.states)

@@ -1,4 +1,4 @@
-"""Cut without training."""
+"""Cut models without training."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CutResult(Result):
-    """Result of a cut."""
+    """Sizes of a model before and after a cut."""
 
     model: str
     layer: int  # number of kept blocks
-    depth: int  # number of blocks before
-    parameters: int  # kept, pooler excluded
-    full_parameters: int  # before, pooler excluded
-    vocabulary: VocabularyCut | None = None  # if cut too
-    blocks: tuple[int, ...] | None = None  # if chosen, else the first ones
+    depth: int  # number of blocks of the full model
+    parameters: int  # of the cut model, pooler excluded
+    full_parameters: int  # of the full model, pooler excluded
+    vocabulary: VocabularyCut | None = None  # if the vocabulary was cut, too
+    blocks: tuple[int, ...] | None = None  # if given, else the first `layer` blocks
 
 
 def cut_vocabulary(encoder: "Encoder", texts: Sequence[str]) -> tuple["Encoder", VocabularyCut]:
-    """Cut a copy's vocabulary to the word pieces of distinct texts, and measure coverage.
+    """Copy an encoder with only the word pieces of distinct texts; measure coverage on every tenth text.
 
     Raises `ModelError` if the vocabulary cannot be cut.
     """
@@ -54,17 +54,17 @@ def cut_vocabulary(encoder: "Encoder", texts: Sequence[str]) -> tuple["Encoder",
 def cut(
     encoder: "Encoder", kept: int | Sequence[int] | None, *, out: Path, texts: Sequence[str] | None = None
 ) -> CutResult:
-    """Save `encoder` with fewer layers, blocks or word pieces as `out`/lean, with a card.
+    """Save `encoder` with fewer layers, blocks or word pieces as `out`/lean, with a model card.
 
     Args:
         encoder: The full model.
-        kept: The last layer, or blocks as in `keep`; by default all.
+        kept: The last layer, or the blocks to keep (`keep`); by default all.
         out: Output folder.
         texts: If given, keep only their word pieces.
 
     Raises:
         LayerOutOfRangeError: A layer does not exist.
-        LayerNotHeldError: The cut model cannot be saved exactly.
+        LayerNotHeldError: The cut model could not be reloaded exactly.
         FileProblemError: `out` is locked or unwritable.
         ModelError: Blocks are not in order, or the vocabulary cannot be cut.
         UsageError: `encoder` comes from `out`/lean.

@@ -37,12 +37,13 @@ if TYPE_CHECKING:
 PairLoss = Callable[[Tensor, Tensor, Tensor], Tensor]
 Sides = tuple[dict[str, Ids], dict[str, Ids]]
 TEMPERATURE = 0.05
-# Random batches of 64 are two thirds padding, which doubles a step on the CPU (benchmarks/training).
+# Texts of similar length encoded at once: random batches of 64 are two thirds padding, which doubles the time of a
+# step on the CPU (benchmarks/training).
 ALIKE = 32
 
 
 def encoded(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
-    """Return float32 vectors (n, d) with gradients, even for empty input."""
+    """Encode token ids to float32 vectors (n, d) with gradients; n may be 0."""
     if not ids:
         return torch.zeros((0, encoder.vector_width), device=encoder.device, requires_grad=True)
     if encoder.device.type == "cuda" or len(ids) <= ALIKE:
@@ -54,14 +55,14 @@ def encoded(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
 
 
 class Pairs(Examples):
-    """Pairs of texts.
+    """Training examples of text pairs, with one target each.
 
     Args:
-        first: Token ids.
-        second: Token ids.
+        first: Token ids of first texts.
+        second: Token ids of second texts.
         targets: One per pair.
-        loss: Maps vectors (b, d), (b, d) and targets (b,), which stay on the CPU, to 0-d.
-        head: Trained with the encoder.
+        loss: Maps vectors (b, d), (b, d) and targets (b,) on the CPU to 0-d.
+        head: Module trained with the encoder.
         separable: True if the loss is a mean over pairs. If False, the CPU encodes texts of similar length together.
     """
 
@@ -81,11 +82,11 @@ class Pairs(Examples):
         self._taught: tuple[Tensor, float] | None = None
 
     def learn_vectors(self, vectors: Tensor, weight: float) -> None:
-        """Distil: add `weight` × the mean 1 − cosine to the teacher's vectors (2n, d) of `texts`."""
+        """Add `weight` × the mean 1 − cosine to the teacher's vectors (2n, d) of `texts()` to the loss."""
         self._taught = vectors, weight
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return the loss (0-d) of the pairs at these places."""
+        """Return the loss (0-d) of the pairs at these indices."""
         ids = self.ids(batch)
         return self.loss_of(encoder(**encoder.pad(ids)) if self.separable else encoded(encoder, ids), batch)
 
@@ -120,7 +121,7 @@ def pair_logits(classifier: nn.Module, first: Tensor, second: Tensor) -> Tensor:
 def graded_pairs(
     encoder: Encoder, first: list[Ids], second: list[Ids], pairs: PairSet, seed: int, loss: PairLoss = cosine_mse
 ) -> Pairs:
-    """Return scored pairs."""
+    """Build examples from graded pairs, with targets in 0 … 1."""
     return Pairs(first, second, pairs.scores01(), loss)
 
 
@@ -128,7 +129,7 @@ labelled_pairs = partial(graded_pairs, loss=cosine_entropy)  # scores are 0 or 1
 
 
 def classified_pairs(encoder: Encoder, first: list[Ids], second: list[Ids], pairs: PairSet, seed: int) -> Pairs:
-    """Return pairs with classes and a classifier initialised from the seed."""
+    """Build examples from pairs with classes; the classifier is initialised from the seed."""
     torch.manual_seed(seed)
     classifier = nn.Linear(3 * encoder.vector_width, len(pairs.classes)).to(encoder.device)
 
@@ -141,9 +142,9 @@ def classified_pairs(encoder: Encoder, first: list[Ids], second: list[Ids], pair
 def queries_with_documents(
     encoder: Encoder, queries: list[Ids], documents: list[Ids], pairs: PairSet, seed: int
 ) -> Pairs:
-    """Return queries against the documents of a batch (equation 6), other answers excluded.
+    """Build examples with in-batch negatives (equation 6), without other answers to the query.
 
-    Uses the model's similarity measure; temperature only for cosine.
+    Uses the model's similarity measure; the temperature applies only to cosine.
     """
     answers, measure = {(pair.first, pair.second) for pair in pairs}, measure_of_lengths(encoder)
     temperature = TEMPERATURE if measure == "cosine" else 1.0
@@ -167,9 +168,11 @@ def contrastive_loss(
     others: Tensor | None = None,
     measure: str = "cosine",
 ) -> Tensor:
-    """Average over i −log(exp(cos(a_i, p_i)/τ) / Σ_j (exp(cos(a_i, p_j)/τ) + exp(cos(a_i, n_j)/τ + w·[i = j]))).
+    """Return the contrastive loss with in-batch negatives, 0-d.
 
-    Equation 8; without negatives, equation 6 (7 if positives are the anchors under another dropout mask).
+    Mean over i of −log(exp(cos(a_i, p_i)/τ) / Σ_j (exp(cos(a_i, p_j)/τ) + exp(cos(a_i, n_j)/τ + w·[i = j]))).
+    Equation 8 of the layer-wise attention pooling paper; without negatives, equation 6 (7 if positives are the anchors
+    under another dropout mask).
 
     Args:
         anchors: a, (b, d).
@@ -177,8 +180,8 @@ def contrastive_loss(
         negatives: n, (b, d), optional.
         temperature: τ.
         own_weight: w; 0 in the paper, 1 in the authors' code.
-        others: (b, b), True to exclude p_j, another positive of a_i, from the sum.
-        measure: Key of `MEASURES` to replace cos.
+        others: (b, b), True if p_j is another positive of a_i, excluded from the sum.
+        measure: Key of `MEASURES`, used for cos.
     """
     against = positives if negatives is None else torch.cat([positives, negatives])
     logits = MEASURES[measure](anchors, against) / temperature
@@ -194,9 +197,9 @@ class ContrastiveTexts(Examples):
     """Rows of texts for the contrastive objectives.
 
     Args:
-        columns: Anchors, positives, optional negatives; equal texts differ by dropout.
-        temperature: Of `contrastive_loss`.
-        own_weight: Of `contrastive_loss`.
+        columns: Token ids of anchors, positives, optional negatives; dropout makes vectors of equal texts differ.
+        temperature: τ in `contrastive_loss`.
+        own_weight: w in `contrastive_loss`.
         chunk: Texts encoded at a time, by default all.
         group: Processes that share every batch.
     """
@@ -221,7 +224,7 @@ class ContrastiveTexts(Examples):
         ids = self.ids(self._group.share(batch))
         if self._chunk is None or len(ids) <= self._chunk:
             return self._loss_of(encoded(encoder, ids), len(batch))
-        faster = faster_on_cpu()  # draws dropout differently
+        faster = faster_on_cpu()  # changes dropout, so the second pass needs it, too
         again = partial(
             checkpoint,
             encoded,
@@ -240,14 +243,14 @@ class ContrastiveTexts(Examples):
 
 
 def builder(kind: str | Callable[..., Any]) -> Callable[..., Any]:
-    """Return the builder `kind`, looked up here if a name."""
+    """Return the builder `kind`; a name is looked up in this module."""
     return cast("Callable[..., Any]", globals()[kind] if isinstance(kind, str) else kind)
 
 
 class PairEvaluator(Evaluator):
-    """Spearman and Pearson on graded pairs."""
+    """Evaluator by Spearman and Pearson correlation with the scores of graded pairs."""
 
-    ranks = True  # rank correlation, so resamples are scored at once
+    ranks = True  # rank correlation, so all resamples are scored at once
 
     def __init__(self, encoder: Encoder, pairs: PairSet, *_: object) -> None:
         self._pairs, self._targets = pairs.pairs, pairs.scores()
@@ -255,7 +258,7 @@ class PairEvaluator(Evaluator):
         self._ids = encoder.token_ids(texts)
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
-        """Return a sample of fewer pairs."""
+        """Return an evaluator on a fixed random sample of pairs."""
         drawn = np.random.default_rng(0).permutation(len(self._targets))[: max(2, number // 2)].tolist()
         sample, ids = copy(self), dict(zip(index_texts(self._pairs)[0], self._ids, strict=True))
         sample._pairs = tuple(self._pairs[place] for place in drawn)
@@ -275,7 +278,7 @@ class PairEvaluator(Evaluator):
         return tuple(round(score, 3) for score in scores)
 
     def interval_of(self, vectors: Tensor) -> tuple[float, float]:
-        """Return the 95 % interval."""
+        """Return the bootstrap 95 % confidence interval of the score."""
         return interval(self.resampled(vectors))
 
     def outcomes(self, vectors: Tensor) -> list[float]:
@@ -295,7 +298,7 @@ class PairEvaluator(Evaluator):
 
 
 class ParaphraseEvaluator(PairEvaluator):
-    """F1 (× 100) of paraphrases at each encoder's best threshold on dev, by default on these pairs."""
+    """Evaluator by F1 (× 100) of paraphrases, at each encoder's best threshold on dev, by default on these pairs."""
 
     ranks = False
 
@@ -317,7 +320,7 @@ class ParaphraseEvaluator(PairEvaluator):
 
 
 class ClassEvaluator(PairEvaluator):
-    """Macro F1 (× 100) of the trained classifier."""
+    """Evaluator by macro F1 (× 100) of the trained classifier."""
 
     ranks = False
 
@@ -340,14 +343,14 @@ class ClassEvaluator(PairEvaluator):
 
 
 def f1(predicted: Sequence[float], true: Sequence[float], positive: float) -> float:
-    """Return F1 = 2 · hits / (predicted + actual positives), 0 if both are 0."""
+    """Return F1 = 2 · hits / (predicted + actual positives), or 0 without positives."""
     hits = sum(one == other == positive for one, other in zip(predicted, true, strict=True))
     positives = sum(one == positive for one in predicted) + sum(one == positive for one in true)
     return 2 * hits / positives if positives else 0.0
 
 
 def best_threshold(scores: Sequence[float], targets: Sequence[float]) -> float:
-    """Find the threshold of highest F1 for target 1, midway between scores; ties: the highest."""
+    """Return the threshold with the highest F1 for target 1, midway between two scores; of ties, the highest."""
     value, order = torch.tensor(scores, dtype=torch.float64).sort(descending=True)
     hits = torch.tensor(targets, dtype=torch.float64)[order].cumsum(0)
     predicted = torch.arange(1, len(value) + 1, dtype=torch.float64)
@@ -359,15 +362,15 @@ def best_threshold(scores: Sequence[float], targets: Sequence[float]) -> float:
 
 
 class LabelledTask:
-    """TMFT on labelled pairs.
+    """Training task of TMFT on labelled pairs.
 
     Args:
         full: The full model, for its tokenizer.
         data: Train, dev and test splits.
         objective: A row of `OBJECTIVES`.
-        teacher: Distilled from, in addition to the labels.
+        teacher: Model to distil from, in addition to the labels.
         teacher_weight: Weight of the mean 1 − cosine to the teacher's vectors.
-        queries: Evaluators to replace dev and test; see `halves`.
+        queries: Evaluators on queries (`halves`) to replace dev and test.
 
     Raises:
         UsageError: The objective is unknown, or the teacher has another width.
@@ -442,5 +445,5 @@ def _sides(data: PairSplits, encoder: Encoder, *, judged: bool) -> Sides:
 
 
 def scored_as(data: object, encoder: Encoder) -> str:
-    """Return the similarity measure for queries, which encoder digests omit."""
+    """Return " by MEASURE" for queries, else "": encoder digests omit the measure."""
     return "" if data is None or isinstance(data, PairSplits) else f" by {measure_of(encoder)}"

@@ -16,11 +16,11 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from truncate_kit.core.hardware import has_avx512, processor_maker
 
-LEAST_PRODUCTS = 2**20  # below, oneDNN's overhead outweighs its gain
+LEAST_PRODUCTS = 2**20  # with fewer multiplications, oneDNN's overhead outweighs its gain
 
 
 class FasterOnCPU(TorchFunctionMode):
-    """Compute these functions faster on CPU tensors, gradients included."""
+    """Replace torch's linear layers, dropout and attention by faster versions on CPU tensors, gradients included."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -34,23 +34,23 @@ class FasterOnCPU(TorchFunctionMode):
 
 
 def faster_on_cpu() -> bool:
-    """Return whether a `FasterOnCPU`, whose dropout draws differ, is active."""
+    """Return whether a `FasterOnCPU` is active; it draws other random numbers for dropout than torch."""
     modes: list[Any] = _get_current_function_mode_stack()
     return any(isinstance(mode, FasterOnCPU) for mode in modes)
 
 
 def onednn_pays() -> bool:
-    """Return whether oneDNN is faster, by processor only, for reproducible runs."""
+    """Return whether oneDNN is faster; known from the processor, not timed, for reproducible runs."""
     return has_avx512() and _beats_mkl()
 
 
 @cache
 def _beats_mkl() -> bool:
-    """Return whether MKL uses narrow instructions and oneDNN works."""
+    """Return whether MKL uses only 256-bit instructions here and oneDNN works."""
     intel = processor_maker() in (None, "GenuineIntel")
     if intel or not torch.backends.mkl.is_available():
         return False
-    try:  # not public, may change with torch
+    try:  # this operator is not public and may change with torch
         rows, weight, bias = torch.ones(64, 48), torch.ones(32, 48), torch.ones(32)
         return torch.equal(_product(rows, weight, bias), torch.full((64, 32), 49.0))
     except (AttributeError, RuntimeError, TypeError):
@@ -104,7 +104,7 @@ class _Linear(torch.autograd.Function):
 
 def dropout(states: Tensor, p: float) -> Tensor:
     """Set about a share `p` of the elements to 0 and divide the others by 1 − p."""
-    # Kept if sixteen random bits lie below 2¹⁶ · (1 − p), rounded.
+    # Keep an element if sixteen random bits are below 2¹⁶ · (1 − p), rounded.
     words = torch.empty(-(-states.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
     bits = words.view(torch.int16)[: states.numel()].view(states.shape)
     kept = (bits < round((1 - p) * 2**16) - 2**15).to(states.dtype)
@@ -127,7 +127,7 @@ def _attention(
     scale: float | None = None,
     **others: Any,
 ) -> Tensor:
-    """Use torch's fused attention, in float32 for bfloat16; compute attention with dropout by formula."""
+    """Compute attention: by torch's fused kernel (bfloat16 in float32), or step by step if there is dropout."""
     kind = query.dtype
     if dropout_p == 0 and kind == torch.bfloat16:
         with torch.autocast("cpu", enabled=False):

@@ -1,6 +1,6 @@
-"""Train with AdamW, keep the weights best on dev, resume after a kill.
+"""Train with AdamW, keep the weights best on dev, resume after an interruption.
 
-Several processes can train one model: each embeds its share of a batch, and all see all vectors.
+Several processes can train one model: each encodes its share of a batch, and every process gets all vectors.
 """
 
 import contextlib
@@ -30,15 +30,15 @@ Item = TypeVar("Item")
 Ids = list[int]
 Scores = tuple[float, float | None]  # main score and Pearson, × 100
 
-BUCKET_BATCHES = 24  # sorted by length together: little padding, still random
-CHECK_EVERY = 32  # steps between checks for finite gradients, which wait for the GPU
+BUCKET_BATCHES = 24  # batches sorted by length together: little padding, still random
+CHECK_EVERY = 32  # steps between checks for finite gradients; each check waits for the GPU
 CHECKPOINT_SECONDS = 30.0  # between checkpoints within an epoch
 
 SEED_STRIDE = 1_000_003  # offset between processes, so that dropout differs
 
 
 class Group:
-    """Processes of one run: this one's number `rank`, of `size`. With one process, methods return their argument."""
+    """Processes that train together: this is number `rank` of `size`. With one process, methods do not communicate."""
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank, self.size = rank, size
@@ -49,7 +49,7 @@ class Group:
         return self.rank == 0
 
     def share(self, items: Sequence[Item]) -> list[Item]:
-        """Take every `size`-th item."""
+        """Return this process's items: every `size`-th."""
         return list(items[self.rank :: self.size])
 
     def gather(self, own: Tensor, total: int) -> Tensor:
@@ -112,7 +112,7 @@ class Examples:
         return [max(map(len, row)) for row in zip(*self._columns, strict=True)]
 
     def texts(self) -> Sequence[Ids]:
-        """Return the token ids of all texts, by column; empty to keep the whole vocabulary."""
+        """Return the token ids of all texts, by column; if empty, the vocabulary is not compacted."""
         return [ids for column in self._columns for ids in column]
 
     def ids(self, batch: Sequence[int]) -> list[Ids]:
@@ -120,12 +120,12 @@ class Examples:
         return [column[place] for column in self._columns for place in batch]
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return the loss (0-d) of the examples at these places."""
+        """Return the loss (0-d) of the examples at these indices."""
         raise NotImplementedError
 
 
 class Evaluator:
-    """Scorer on a held-out set, × 100; higher is better. Most need only vectors."""
+    """Scorer on held-out data, × 100; higher is better. Most subclasses need only vectors."""
 
     _ids: Sequence[Ids] = ()
 
@@ -134,7 +134,7 @@ class Evaluator:
         return self._ids
 
     def score(self, encoder: Encoder) -> Scores:
-        """Return the main score and any Pearson correlation."""
+        """Return the main score, and Pearson if defined."""
         return self.score_of(encoder.encode_ids(self._ids))
 
     def score_of(self, vectors: Tensor) -> Scores:
@@ -150,7 +150,7 @@ class Evaluator:
 
         Args:
             encoder: The full model, for its tokenizer and, without labels, as reference.
-            number: About how many texts.
+            number: Approximate number of texts.
             tokens: Maximum per text.
         """
         raise NotImplementedError
@@ -161,15 +161,15 @@ class TrainingRun:
 
     Attributes:
         scores: Dev scores by stage.
-        best_stage: From 0; -1 before the first.
-        decay: Total weight decay factor of rows without gradients.
+        best_stage: Index of the best stage; -1 before the first.
+        decay: Product of weight decay factors, for rows without gradients.
         best_decay: `decay` at the end of the best stage.
-        seconds: For training and evaluation.
+        seconds: Time of training and evaluation.
     """
 
     dropout = True
     bucket_batches = BUCKET_BATCHES
-    kept = ("scores", "best_stage", "decay", "best_decay", "seconds")  # in a checkpoint
+    kept = ("scores", "best_stage", "decay", "best_decay", "seconds")  # stored in checkpoints
 
     def __init__(
         self,
@@ -187,12 +187,12 @@ class TrainingRun:
 
         Args:
             encoder: Trained in place, with the head of `examples`.
-            examples: Drawn in batches.
-            evaluator: Scores each stage.
+            examples: Training examples.
+            evaluator: Scores each stage on dev.
             settings: Learning rate, epochs, batch size and others.
             seed: For order and dropout.
             evaluate_every: Steps per stage, by default an epoch.
-            micro_batch: Examples computed at once, by default all.
+            micro_batch: Examples per forward pass, by default all.
             group: Processes that share every batch.
         """
         torch.manual_seed(seed + SEED_STRIDE * group.rank)
@@ -218,7 +218,7 @@ class TrainingRun:
 
     @property
     def stage(self) -> int:
-        """Count the finished stages."""
+        """Return the number of finished stages."""
         return len(self.scores)
 
     def train(
@@ -233,8 +233,8 @@ class TrainingRun:
         """Train to the end, load the best weights, and return the run.
 
         Args:
-            checkpoint: State file to resume from, reaching the same weights; the caller removes the file.
-            stop_after: Stop after this many stages, at the whole run's learning rates.
+            checkpoint: File to save to and resume from, reaching the same weights; the caller removes the file.
+            stop_after: Stop after this many stages, on the learning rate schedule of the whole run.
             progress: Called after each step.
             task: First argument of `progress`.
             stage_done: Called with finished stages, mean loss and dev score.
@@ -268,7 +268,7 @@ class TrainingRun:
         return False
 
     def train_stage(self, progress: Progress, task: str) -> float:
-        """Train for one stage, score, keep the best weights; return the mean loss."""
+        """Train for one stage, score on dev, and keep the weights if best; return the mean loss."""
         start = time.perf_counter()
         settings = self.settings
         losses = torch.zeros((), device=self.encoder.device)  # read once per stage, to avoid GPU synchronisation
@@ -293,7 +293,7 @@ class TrainingRun:
                 if not finite.all():
                     epoch, place = divmod(step + 1 - len(norms) + int(finite.int().argmin()), self.steps)
                     raise DivergedError(
-                        f"Training diverged in epoch {epoch + 1}, step {place + 1}, at a rate of {self.rate:g}.",
+                        f"Training diverged in epoch {epoch + 1}, step {place + 1}, at learning rate {self.rate:g}.",
                         hint='Use a smaller `learning_rate`, or `precision="fp32"`.',
                     )
                 norms.clear()
@@ -310,7 +310,7 @@ class TrainingRun:
         return {name: value.detach().clone() for name, value in self.trained.state_dict().items()}
 
     def backward(self, batch: Sequence[int]) -> Tensor:
-        """Compute a batch's gradients, in parts if memory runs out; return its loss (0-d)."""
+        """Compute a batch's gradients, in smaller parts if memory runs out; return the batch's loss (0-d)."""
         while True:
             try:
                 return self._add_parts(batch)
@@ -336,7 +336,7 @@ class TrainingRun:
         return whole
 
     def batches(self, epoch: int) -> list[list[int]]:
-        """Draw an epoch's batches from seed and epoch alone, for resumed runs."""
+        """Return an epoch's batches, drawn from seed and epoch alone, so that resumed runs agree."""
         if self._cut[0] != epoch:
             generator = torch.Generator().manual_seed(self.seed * 1009 + epoch)
             order = torch.randperm(len(self.examples), generator=generator).tolist()
@@ -345,7 +345,7 @@ class TrainingRun:
         return self._cut[1]
 
     def store(self, path: Path) -> None:
-        """Write the run's state and all processes' random states."""
+        """Write a checkpoint: the run's state and the random states of all processes."""
         on_cuda = self.encoder.device.type == "cuda"
         random = self.group.collect(torch.get_rng_state())
         cuda_random = self.group.collect(torch.cuda.get_rng_state(self.encoder.device)) if on_cuda else []
@@ -361,7 +361,7 @@ class TrainingRun:
         write_checkpoint(path, values | {"cuda_random": cuda_random})
 
     def restore(self, path: Path) -> None:
-        """Resume from a checkpoint of `store`."""
+        """Load a checkpoint written by `store`. Raises `FileProblemError`."""
         values = read_checkpoint(path, self.encoder.device)
         try:
             for name in self.kept:
@@ -377,7 +377,7 @@ class TrainingRun:
 
 
 def adamw(trained: nn.Module, *, rate: float, weight_decay: float) -> torch.optim.AdamW:
-    """Make fused AdamW without weight decay on biases and norms."""
+    """Return a fused AdamW optimiser without weight decay on biases and norms."""
     decayed = [parameter for parameter in trained.parameters() if parameter.ndim > 1]
     plain = [parameter for parameter in trained.parameters() if parameter.ndim <= 1]
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
@@ -400,7 +400,7 @@ def precision(device: torch.device, name: str) -> Iterator[None]:
 def bucketed(
     order: Sequence[int], lengths: Sequence[int], batch_size: int, together: int | None = BUCKET_BATCHES
 ) -> list[list[int]]:
-    """Split a random order into batches, sorted by length within every `together` batches."""
+    """Split a random order into batches of similar length: every `together` batches are sorted at once."""
     if together is None:
         return [list(order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
     batches = []
@@ -408,8 +408,8 @@ def bucketed(
     for start in range(0, len(order), stretch):
         part = list(order[start : start + stretch])
         places = sorted(part, key=lambda place: lengths[place])
-        cut = [places[at : at + batch_size] for at in range(0, len(places), batch_size)]
-        # Order batches by their earliest example: needs no second generator.
+        cut = [places[begin : begin + batch_size] for begin in range(0, len(places), batch_size)]
+        # Order the batches by their earliest example, which is random, too.
         first_seen = {place: seen for seen, place in enumerate(part)}
         batches += sorted(cut, key=lambda batch: first_seen[batch[0]])
     return batches
@@ -419,7 +419,7 @@ _DIGEST = hashlib.sha256().digest_size  # bytes at the end of a checkpoint
 
 
 def write_checkpoint(path: Path, values: dict[str, Any]) -> None:
-    """Write values by `torch.save`, then the file's SHA-256."""
+    """Write values by `torch.save`, and append the file's SHA-256."""
     with replacing(path) as target:
         with target.open("wb") as handle:
             torch.save(values | {"format": FORMAT, "run": _run(path)}, handle)
@@ -428,7 +428,7 @@ def write_checkpoint(path: Path, values: dict[str, Any]) -> None:
 
 
 def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
-    """Read a checkpoint with `weights_only`. Raises `FileProblemError`."""
+    """Read a checkpoint without unpickling code. Raises `FileProblemError`."""
     try:
         digest, left = hashlib.sha256(), path.stat().st_size - _DIGEST
         with path.open("rb") as handle:
@@ -453,19 +453,19 @@ def unusable(path: Path) -> FileProblemError:
 
 
 def _run(path: Path) -> str:
-    """Return the run's name, as tensor shapes cannot tell seeds apart."""
+    """Return the run's name, to recognise checkpoints of other seeds."""
     return f"{path.absolute().parent.name}/{path.name}"
 
 
 def compact_vocabulary(encoder: Encoder, texts: Iterable[Sequence[int]]) -> Callable[[float], None]:
     """Reduce an encoder's word embeddings to the ids in `texts`; other ids raise IndexError.
 
-    Returns a function that restores all rows, multiplying untrained rows by its argument (`decay`).
+    Returns a function that restores all rows: it multiplies the untrained rows by its argument `decay`.
     """
     table = encoder.backbone.get_input_embeddings()
     assert isinstance(table, nn.Embedding)  # true for every family
     full = table.weight.detach()
-    # All rows up to `padding_idx` are kept, so that its place is unchanged.
+    # All rows up to `padding_idx` are kept, so that `padding_idx` stays valid.
     used = {*range((table.padding_idx or 0) + 1), getattr(encoder.tokenizer, "pad_token_id", None) or 0}
     kept = torch.tensor(sorted(used.union(*texts)), device=full.device)
     rows = torch.full((len(full),), -1, device=full.device)
@@ -487,7 +487,7 @@ def compact_vocabulary(encoder: Encoder, texts: Iterable[Sequence[int]]) -> Call
 
 @contextlib.contextmanager
 def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
-    """Join the processes of `torchrun`; yield group and device. Raises `DeviceError`."""
+    """Join the processes started by `torchrun`; yield the group and this process's device. Raises `DeviceError`."""
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1 or "RANK" not in os.environ:
         yield ALONE, device
@@ -500,10 +500,10 @@ def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
     try:
         yield Group(distributed.get_rank(), size), device
     except RuntimeError as error:
-        # Gloo's error is plain, NCCL's its own.
+        # Gloo raises a plain RuntimeError, NCCL a DistError.
         if not isinstance(error, distributed.DistError) and "gloo/transport" not in str(error):
             raise
-        hint = "Look for its error in the output of the others; a process killed by the system leaves no message."
+        hint = "Look for an error in the output of the other processes; a killed process leaves no message."
         raise TruncateKitError("Another process of this run has ended.", hint=hint) from error
     finally:
         distributed.destroy_process_group()
@@ -516,9 +516,9 @@ if hasattr(os, "register_at_fork"):  # in a child, no thread would release the l
 
 @contextlib.contextmanager
 def isolated() -> Iterator[None]:
-    """Run one training at a time, as dropout uses the global generator.
+    """Run one training at a time, as dropout uses the global random generator.
 
-    Restores generators afterwards; suspends the caller's `no_grad`, `inference_mode` and `autocast`.
+    Restores the generators afterwards; suspends the caller's `no_grad`, `inference_mode` and `autocast`.
     """
     devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()
     with _TURN, contextlib.ExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Choose on one half of the judged queries, report on the other."""
+"""Select on one half of the judged queries, and report on the other half."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -29,7 +29,7 @@ TOP = 10  # documents scored per query
 
 
 class RetrievalEvaluator(Evaluator):
-    """The set's metric, by default nDCG@10, on these queries; `texts()` are queries, then documents."""
+    """Evaluator by a set's metric on some of its queries; `texts()` are these queries, then all documents."""
 
     def __init__(self, encoder: Encoder, data: RetrievalSet, queries: NDArray[np.int64]) -> None:
         self.metric = f"{SEARCH_METRICS[data.metric]} of half the queries"
@@ -41,15 +41,15 @@ class RetrievalEvaluator(Evaluator):
         self._ids += prompted_ids(encoder, data.documents, side_prompt(encoder, DOCUMENT_PROMPTS))
 
     def score_of(self, vectors: Tensor) -> Scores:
-        """Return the mean over queries, × 100."""
+        """Return the mean metric over the queries, × 100."""
         return float(self.scores(vectors, vectors).mean()), None
 
     def interval_of(self, vectors: Tensor) -> tuple[float, float]:
-        """Return the 95 % interval."""
+        """Return the bootstrap 95 % confidence interval of the mean."""
         return estimated(self.scores(vectors, vectors))[1]
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
-        """Return a sample of queries with all their answers, up to half of `number`, and other documents."""
+        """Return an evaluator on a sample: half are queries and all their answers, half are other documents."""
         count, used, answers = len(self._relevance), 0, dict[int, None]()
         while used < count and used + len(answers) < number // 2:
             answers |= dict.fromkeys(self._relevance[used])
@@ -57,16 +57,16 @@ class RetrievalEvaluator(Evaluator):
         others = np.random.default_rng(0).permutation(len(self._ids) - count).tolist()
         rest = [place for place in others if place not in answers][: max(0, number - used - len(answers))]
         documents = sorted([*answers, *rest])
-        at = {place: index for index, place in enumerate(documents)}
+        index = {place: position for position, place in enumerate(documents)}
         sample = copy(self)
-        sample._own = [None if own is None else at.get(own) for own in self._own[:used]]
-        sample._relevance = [{at[place]: grade for place, grade in row.items()} for row in self._relevance[:used]]
+        sample._own = [None if own is None else index.get(own) for own in self._own[:used]]
+        sample._relevance = [{index[place]: grade for place, grade in row.items()} for row in self._relevance[:used]]
         ids = [*self._ids[:used], *(self._ids[count + place] for place in documents)]
         sample._ids = [encoder.reader.shortened(row, tokens) for row in ids]
         return sample
 
     def scores(self, queries: Tensor, documents: Tensor) -> NDArray[np.float64]:
-        """Return scores × 100 (queries,) from query vectors and document vectors of `texts()`."""
+        """Return the metric of each query, × 100, from query and document vectors of `texts()`."""
         count = len(self._relevance)
         with torch.autocast("cpu", enabled=False):  # scores are compared to two decimals
             ranked = search(queries[:count], documents[count:], self._measure, top=TOP, own=self._own)
@@ -74,49 +74,48 @@ class RetrievalEvaluator(Evaluator):
 
 
 def check_queries(data: RetrievalSet) -> None:
-    """Raise `DataError` for too few judged queries."""
+    """Raise `DataError` if judged queries are too few for two halves."""
     if (number := len(set(data.queries))) < 2 * FEWEST_QUERIES:
         raise DataError(
-            f"{data.name} has {number} judged queries: too few to choose by one half and report the other.",
-            hint=f"Give at least {2 * FEWEST_QUERIES}, or choose by something else.",
+            f"{data.name} has {number} judged queries: too few to select on one half and report on the other.",
+            hint=f"Give at least {2 * FEWEST_QUERIES} judged queries, or select on other data.",
         )
 
 
 def halves(encoder: Encoder, data: RetrievalSet) -> tuple[RetrievalEvaluator, RetrievalEvaluator]:
-    """Return evaluators on random halves of the queries. Raises `DataError`."""
+    """Return evaluators on random halves of the queries, for selection and for reporting. Raises `DataError`."""
     check_queries(data)
     choosing, reporting = halved(data)
     return RetrievalEvaluator(encoder, data, choosing), RetrievalEvaluator(encoder, data, reporting)
 
 
 def choosing_queries(data: RetrievalSet) -> tuple[str, ...]:
-    """Return the queries of the choosing half."""
+    """Return the queries of the half for selection."""
     return tuple(data.queries[place] for place in halved(data)[0].tolist())
 
 
 def halved(data: RetrievalSet) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Split query places into random halves; equal queries share a half."""
+    """Split the query indices into random halves, for selection and for reporting; equal queries stay together."""
     distinct = list(dict.fromkeys(data.queries))
     order = torch.randperm(len(distinct), generator=torch.Generator().manual_seed(0)).tolist()
-    rank = {distinct[place]: at for at, place in enumerate(order)}
+    rank = {distinct[place]: position for position, place in enumerate(order)}
     ranks = np.array([rank[query] for query in data.queries], np.int64)
     places, chosen = ranks.argsort(kind="stable"), int((ranks < len(order) // 2).sum())
     return places[:chosen], places[chosen:]
 
 
 def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, RetrievalSet]:
-    """Read training pairs of queries and answers, and the choosing and reporting queries.
+    """Read training pairs of queries and answers, and held-out queries for selection and reporting.
 
-    With qrels/train.tsv, train on its queries; choose and report on halves of dev, else test. Otherwise split the only
-    file's queries: half for training, a quarter each to choose and report. Never train on choosing or reporting
-    queries.
+    With qrels/train.tsv, its queries train, and halves of dev, else test, select and report. Otherwise the queries of
+    one file are split: half train, a quarter selects, a quarter reports. Queries that select or report never train.
 
     Args:
         path: A folder in BEIR's layout.
-        metric: To choose by: ndcg, mrr or recall.
+        metric: Selection metric: ndcg, mrr or recall.
 
     Returns:
-        Train, dev (choosing) and test (reporting) pairs, and the choosing and reporting queries for
+        Pairs of train, dev (selection) and test (reporting), and all held-out queries for
             `finetune(retrieval=…)` with the objective `search`.
 
     Raises:
@@ -124,36 +123,39 @@ def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, 
         UsageError: The metric is unknown.
     """
     asked = read_retrieval(path, metric=metric, chooses=True)
-    whole, taught, of, needed = asked.name, asked, "", 4 * FEWEST_QUERIES
+    whole, taught, source, needed = asked.name, asked, "", 4 * FEWEST_QUERIES
     if "train" in find_qrels(Path(path)) and not whole.endswith("/train"):
-        taught, of, needed = read_retrieval(path, split="train"), f" of {whole}", FEWEST_QUERIES
+        taught, source, needed = read_retrieval(path, split="train"), f", both of {whole}", FEWEST_QUERIES
         kept = [place for place, query in enumerate(taught.queries) if query not in asked.asked]
         if len(kept) < len(taught.queries):
-            taught = with_queries(taught, kept, "that neither choose nor report")
+            taught = with_queries(taught, kept, "(without held-out queries)")
     name = taught.name
     if (number := len(set(taught.queries))) < needed:
         raise DataError(
             f"{name} has {number} judged queries: too few to train on.",
-            hint=f"Judge at least {needed}, or give graded pairs as `data` and this folder as `retrieval`.",
+            hint=f"Give at least {needed}, or give graded pairs as `data` and this folder as `retrieval`.",
         )
-    if taught is asked:  # train on the choosing half; keep the reporting half held out
+    if taught is asked:  # one half trains, the other is held out
         teaching, others = (places.tolist() for places in halved(asked))
-        taught, asked = with_queries(asked, teaching, "that teach"), with_queries(asked, others, "that taught nothing")
+        taught, asked = with_queries(asked, teaching, "(training half)"), with_queries(asked, others)
     check_queries(asked)
-    choosing, reporting = (with_queries(asked, places.tolist()) for places in halved(asked))
+    kinds = ("(selection)", "(reporting)")
+    choosing, reporting = (
+        with_queries(asked, places.tolist(), kind) for kind, places in zip(kinds, halved(asked), strict=True)
+    )
     sets = {"train": taught, "dev": choosing, "test": reporting}
     train, dev, test = (_pairs(queries, split) for split, queries in sets.items())
     numbers = [len(set(queries.queries)) for queries in sets.values()]
     note = (
-        f"{name}: {numbers[0]:,} queries teach, with {counted(len(train), 'document')} that answer them;{of} "
-        f"{numbers[1]:,} choose and {numbers[2]:,} report."
+        f"{name}: {numbers[0]:,} queries with {counted(len(train), 'answer')} for training, "
+        f"{numbers[1]:,} for selection and {numbers[2]:,} for reporting{source}."
     )
     splits = PairSplits(name=taught.name, train=train, dev=dev, test=test, notes=(note,))
-    return splits.without_texts(asked.asked), asked  # a reporting query may be a document
+    return splits.without_texts(asked.asked), asked  # a held-out query may also be a document
 
 
 def _pairs(data: RetrievalSet, split: str) -> PairSet:
-    """Pair each query with its judged, non-empty documents."""
+    """Pair each query with its answers; empty documents are skipped."""
     judged: Sequence[TextPair] = [
         TextPair(query, data.documents[place], float(grade))
         for query, grades in zip(data.queries, data.relevance, strict=True)

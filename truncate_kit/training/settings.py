@@ -39,19 +39,20 @@ class Objective:
     """A training objective.
 
     Attributes:
-        method: `tmft` trains on labelled pairs; `contrast` tells a positive from the other texts of a batch.
+        method: `tmft` trains on labelled pairs; `contrast` trains with in-batch negatives.
+        data: Training data, a key of `DATA_WORDS`.
         card: Description for model cards.
-        metric: The main score, in words.
+        metric: Name of the main score.
         published: The metric's name in files of published figures.
         trains_head: True if a classifier is trained too.
-        examples: Builder, or name in `training.examples`; arguments: encoder, first and second ids, pairs and seed
+        examples: Builder, or its name in `training.examples`; arguments: encoder, first and second ids, pairs and seed
             (`tmft`), or those of `ContrastiveTexts` (`contrast`).
-        evaluator: Builder, or name; arguments: encoder, pairs, examples and, for test, dev's evaluator.
-        rates: By model: peak rate with fixed pooling, peak rate with attention over layers, and batch size (Table 4 of
-            the layer-wise attention pooling paper). If empty, the rate follows the width.
+        evaluator: Builder, or its name; arguments: encoder, pairs, examples and, for test, dev's evaluator.
+        rates: Defaults by model: peak rate with fixed pooling, peak rate with attention over layers, and batch size
+            (Table 4 of the layer-wise attention pooling paper). If empty, the rate follows the width.
         own: Settings allowed only for objectives that list them.
         without: Settings that must keep their defaults.
-        fills_words: True if a generator fills in masked words.
+        fills_words: True if a generator replaces masked words.
     """
 
     name: str
@@ -71,30 +72,30 @@ class Objective:
     fills_words: bool = False
 
     def goes_with(self, setting: str) -> bool:
-        """Return whether this objective allows changing a `ContrastiveSettings` field."""
+        """Return whether a field of `ContrastiveSettings` may be changed for this objective."""
         others = (row.own for row in OBJECTIVES.values())
         return setting not in self.without and (setting in self.own or not any(setting in own for own in others))
 
     def check_targets(self, data: "PairSplits", *, scored: bool = True) -> None:
-        """Check that all splits' targets suit this objective; scored: choose and report on pairs, not queries.
+        """Check that the targets of all splits suit this objective.
 
-        Raises `DataError`, or `UsageError` if the objective needs queries.
+        scored: select and report on pairs, not queries. Raises `DataError`, or `UsageError` if queries are needed.
         """
         from truncate_kit.data.pairs import splits_for
 
         if self.data == "judged" and scored:
             hint = "Give queries as `retrieval`, or use another `objective`."
-            raise UsageError(f"The objective {self.name} is scored by queries, and there are none.", hint=hint)
+            raise UsageError(f"The objective {self.name} needs queries for evaluation.", hint=hint)
         for _, pairs in data.items():
             if bool(pairs.classes) != (self.data == "classes"):
                 kinds = ("scores", "classes") if self.data == "classes" else ("classes", "scores")
-                hint = "Use an `objective` for such data; `classes=True` reads labels as classes."
+                hint = "Use an `objective` for this kind of data; `classes=True` reads labels as classes."
                 raise DataError(f"{pairs.name} holds {kinds[0]}, not {kinds[1]}.", hint=hint)
             targets = {pair.target for pair in pairs}
             if self.data == "labels" and (targets != {0.0, 1.0} or pairs.scale != (0.0, 1.0)):
                 raise DataError(
-                    f"{pairs.name} does not hold both labels 0 and 1 and no other scores, as {self.name} needs.",
-                    hint='Name the labels: `columns=("first", "second", "label")`; or use `objective="cosine"`.',
+                    f"{pairs.name} does not hold exactly the labels 0 and 1, which {self.name} needs.",
+                    hint='Name the label column: `columns=("first", "second", "label")`; or use `objective="cosine"`.',
                 )
         if self.data == "scores" and scored:  # fail before the first trial
             for name, pairs in splits_for(data, seed=0).items():
@@ -107,25 +108,25 @@ _ROWS = (
     Objective(name="cosine", data="scores", card="TMFT: mean squared error between cosine and score",
               examples="graded_pairs"),
     Objective(name="paraphrase", data="labels", metric="F1 × 100", published="f1",
-              card="TMFT: binary cross entropy with the cosine as logit; a pair is called a paraphrase from the cosine "
-              "on that is best on dev",
+              card="TMFT: binary cross entropy with the cosine as logit; the threshold on the cosine is the "
+              "best on dev",
               examples="labelled_pairs", evaluator="ParaphraseEvaluator"),
     Objective(name="entailment", data="classes", metric="macro F1 × 100", published="f1", trains_head=True,
-              card="TMFT: a softmax classifier on (u, v, |u − v|), which is not kept",
+              card="TMFT: a softmax classifier on (u, v, |u − v|), which is not saved",
               examples="classified_pairs", evaluator="ClassEvaluator"),
     Objective(name=SEARCH, data="judged", metric="nDCG@10 of half the queries", published="ndcg",
-              card="queries with documents that answer them, in-batch (equation 6 of the layer-wise attention pooling "
-              "paper); other answers to a query are no negatives of it",
+              card="queries, answers and in-batch negatives (equation 6 of the layer-wise attention pooling paper); "
+              "other answers to a query are not used as negatives",
               examples="queries_with_documents"),
-    Objective(name="in-batch", method="contrast", data="positives", card="supervised in-batch (equation 6)",
-              epochs=3, batch_size=256,
+    Objective(name="in-batch", method="contrast", data="positives", epochs=3, batch_size=256,
+              card="supervised with in-batch negatives (equation 6)",
               rates={"bert": (5e-5, 1e-5, 256), "roberta": (5e-5, 3e-5, 256), "roberta-large": (1e-5, 5e-5, 256)}),
     Objective(name="dropout", method="contrast", data="texts", epochs=1, batch_size=64,
               card="unsupervised, two dropout masks of each text (equation 7)",
               rates={"bert": (3e-5, 3e-5, 64), "roberta": (1e-5, 1e-5, 256), "roberta-large": (3e-5, 3e-5, 256)}),
     # DiffCSE has its own MLP and encodes texts once: no `mlp`, no `chunk`.
     Objective(name="diffcse", method="contrast", data="texts", epochs=2, batch_size=64, fills_words=True,
-              card="unsupervised, two dropout masks of each text, and replaced words found from its vector (DiffCSE)",
+              card="unsupervised, two dropout masks of each text, and detection of replaced words (DiffCSE)",
               rates={"bert": (7e-6, 3e-5, 64)}, own=("replaced_weight", "masked_share"), without=("chunk", "mlp")),
     Objective(name="hard-negatives", method="contrast", data="negatives", epochs=3, batch_size=256,
               card="supervised with hard negatives (equation 8)", own=("hard_negative_weight",),
@@ -135,20 +136,20 @@ OBJECTIVES: dict[str, Objective] = {row.name: row for row in _ROWS}
 
 
 def objective_names(method: Method) -> tuple[str, ...]:
-    """Return the method's objectives."""
+    """Return the names of a method's objectives."""
     return tuple(row.name for row in OBJECTIVES.values() if row.method == method)
 
 
 def described(method: Method) -> str:
-    """Return the names with their data: "cosine (pairs with scores), …"."""
+    """Return the names of a method's objectives with their data: "cosine (pairs with scores), …"."""
     return ", ".join(f"{name} ({DATA_WORDS[OBJECTIVES[name].data]})" for name in objective_names(method))
 
 
 def find_objective(name: str, method: Method) -> Objective:
-    """Return an objective of this method. Raises `UsageError`."""
+    """Return a method's objective by name. Raises `UsageError`."""
     if name not in objective_names(method):
         hint = f"Use one of: {', '.join(objective_names(method))}."
-        raise UsageError(f"There is no objective {name!r} here.", hint=hint)
+        raise UsageError(f"{name!r} is not an objective of this method.", hint=hint)
     return OBJECTIVES[name]
 
 
@@ -158,13 +159,13 @@ class TrainingSettings(Result):
 
     Attributes:
         objective: A row of `OBJECTIVES`.
-        epochs: Maximum; the best on dev is kept.
+        epochs: Maximum; the epoch best on dev is kept.
         batch_size: Examples per step.
         learning_rate: Peak; by default from the width (`rate`).
-        weight_decay: For AdamW, except biases and norms.
-        warmup: Share of steps.
+        weight_decay: Of AdamW, except for biases and norms.
+        warmup: Share of steps with a rising rate.
         max_gradient_norm: Gradients are clipped to this norm.
-        precision: `bf16` autocasts products; weights stay float32.
+        precision: `bf16` computes products in bfloat16; weights stay float32.
         buckets: Batch texts of similar length.
         compact_vocabulary: Keep unused word embeddings out of the optimiser; same result up to rounding.
     """
@@ -178,7 +179,7 @@ class TrainingSettings(Result):
     )
     epochs: int = setting(
         EPOCHS,
-        f"The best on dev is kept; by default {EPOCHS}, {WORD_EPOCHS} for words.",
+        f"Maximum; the best epoch is kept; by default {EPOCHS}, {WORD_EPOCHS} for words.",
         TRAINING,
         bounds=EPOCHS_ALLOWED,
         default=None,
@@ -202,7 +203,7 @@ class TrainingSettings(Result):
 
     @property
     def row(self) -> Objective:
-        """Return the objective's row."""
+        """Return the `Objective` named by `objective`."""
         return OBJECTIVES[self.objective]
 
     def __post_init__(self) -> None:
@@ -213,7 +214,7 @@ class TrainingSettings(Result):
         return self.learning_rate or default_learning_rate(width)
 
     def settled(self, width: int) -> "TrainingSettings":
-        """Return a copy with a numeric rate, to find stored trials."""
+        """Return a copy with the rate filled in, to find stored trials."""
         return replace(self, learning_rate=self.rate(width))
 
 
@@ -233,12 +234,12 @@ def default_learning_rate(width: int) -> float:
 
 
 def scaled_learning_rate(width: int) -> float:
-    """Return 2e-5 · 768 / width, within 2e-5 … 1e-4; not benchmarked."""
+    """Return the peak rate 2e-5 · 768 / width, limited to 2e-5 … 1e-4; not benchmarked."""
     return min(HIGHEST_SCALED_RATE, max(BASE_RATE, BASE_RATE * BASE_WIDTH / width))
 
 
 def rate_at(step: int, total: int, warmup: float) -> float:
-    """Return the rate / peak rate at a step 0 … total − 1: linear warm-up, then linear decay to 0."""
+    """Return learning rate / peak rate at a step 0 … total − 1: linear warm-up, then linear decay to 0."""
     rising = round(total * warmup)
     if step < rising:
         return step / max(1, rising)
@@ -252,13 +253,13 @@ def trial_name(layer: int, seed: int, epochs: int, stop_after: int | None = None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseTrial(Result):
-    """A trial; scores are × 100."""
+    """Result of one training run; scores are × 100."""
 
-    layer: int  # number of blocks
+    layer: int  # number of kept blocks
     seed: int  # of all randomness
     dev_scores: tuple[float, ...]  # after each epoch or evaluation
     best_epoch: int  # from 1; all other scores are at this epoch
-    dev: float  # main score
+    dev: float  # main score on dev
     dev_pearson: float | None  # × 100, if defined
     test: float | None  # not in search trials
     test_pearson: float | None
@@ -266,11 +267,14 @@ class BaseTrial(Result):
 
 
 def trial_scores(
-    looks: Sequence[float], dev: tuple[float, float | None], test: tuple[float, float | None] | None, seconds: float
+    dev_scores: Sequence[float],
+    dev: tuple[float, float | None],
+    test: tuple[float, float | None] | None,
+    seconds: float,
 ) -> dict[str, Any]:
-    """Return `BaseTrial` fields from dev scores in training and final scores (main, Pearson)."""
+    """Return `BaseTrial` fields from the dev scores during training and the final scores (main, Pearson)."""
     score, pearson = test or (None, None)
-    epochs = {"dev_scores": tuple(looks), "best_epoch": looks.index(max(looks)) + 1, "seconds": seconds}
+    epochs = {"dev_scores": tuple(dev_scores), "best_epoch": dev_scores.index(max(dev_scores)) + 1, "seconds": seconds}
     return epochs | {"dev": dev[0], "dev_pearson": dev[1], "test": score, "test_pearson": pearson}
 
 
@@ -280,14 +284,14 @@ class Trial(BaseTrial):
 
     epochs: int  # budget, also for the learning-rate schedule
     steps: int
-    # epochs run, if stopped by a race
+    # number of epochs run, if the search stopped the trial early
     stopped_after: int | None = None
-    # Scores of dev resamples, the same for all trials; empty in search trials and results.
+    # Scores of dev resamples, the same resamples for all trials; empty in search trials and results.
     dev_draws: tuple[float, ...] = ()
 
     @property
     def name(self) -> str:
-        """Return the name for records and files."""
+        """Return the name of this trial in records and files."""
         return trial_name(self.layer, self.seed, self.epochs, self.stopped_after)
 
     @property
@@ -298,15 +302,15 @@ class Trial(BaseTrial):
     def first(self, epochs: int) -> "Trial":
         """Return this trial as it was after `epochs` epochs."""
         scores, steps = self.dev_scores[:epochs], self.steps // self.epochs * epochs
-        found = trial_scores(scores, (max(scores), None), None, self.seconds * epochs / self.epochs)
-        return replace(self, steps=steps, stopped_after=epochs, dev_draws=(), **found)
+        fields = trial_scores(scores, (max(scores), None), None, self.seconds * epochs / self.epochs)
+        return replace(self, steps=steps, stopped_after=epochs, dev_draws=(), **fields)
 
 
 def check_diverged(diverged: Sequence[tuple[str, DivergedError]]) -> None:
-    """Raise `DivergedError` that explains the first diverged trial and names the others, if any."""
+    """Raise `DivergedError` on the first diverged trial, which also names any others."""
     if diverged:
         (name, error), kept = diverged[0], " Finished trials are kept."
-        also = f" So did: {'; '.join(other for other, _ in diverged[1:])}." if len(diverged) > 1 else ""
+        also = f" Also diverged: {'; '.join(other for other, _ in diverged[1:])}." if len(diverged) > 1 else ""
         raise DivergedError(f"{name}: {str(error).removesuffix(kept)}{also}{kept}", hint=error.hint)
 
 
@@ -324,9 +328,9 @@ def run_trials(runs: Iterable[tuple[str, Callable[[], Kind]]]) -> list[Kind]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptationSettings(Result):
-    """Settings of one adaptation; epochs and batch size as in the TMFT paper (32 × 8 accumulated).
+    """Settings of masked language modelling; epochs and batch size as in the TMFT paper (32 × 8 accumulated).
 
-    Unlike the paper: the rate for narrow models, and keeping the best epoch on `HELD_OUT`, a twentieth of the texts.
+    Unlike the paper: the rate for narrow models, and keeping the epoch best on held-out texts (5 %).
     """
 
     epochs: int = setting(10, bounds=EPOCHS_ALLOWED)

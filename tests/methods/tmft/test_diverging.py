@@ -40,7 +40,7 @@ def bursting(tiny_folder, tmp_path):
 def test_a_layer_that_diverges_ends_alone(bursting, tmp_path):
     runner = TrialRunner(load_encoder(bursting), DATA, TrainingSettings(epochs=1), tmp_path)
     places = [(layer, seed) for layer in (1, 3, 2) for seed in (0, 1)]
-    said = r"Layer 3, seed 0: Training diverged in epoch 1, step 1,.* So did: Layer 3, seed 1. Finished trials are kept"
+    said = r"Layer 3, seed 0: Training diverged in epoch 1, step 1,.* Also diverged: Layer 3, seed 1. Finished trials"
     with runner.store.open(), pytest.raises(DivergedError, match=said) as raised:
         runner.run_all(places)
     assert "learning_rate" in raised.value.hint
