@@ -115,7 +115,7 @@ def test_a_search_of_combinations_says_which_layers_and_pairs(capfd, plain, tmp_
     assert json.loads((tmp_path / "w/combination/combination.json").read_text())["chosen"] == found.settings["layers"]
     assert "layers" in found.words
     _, err = run_both(capfd, "evaluate", tmp_path / "w/combined", "--data", file)
-    assert "were chosen on a part of these pairs" in " ".join(err.split())
+    assert "were selected on some of these pairs" in " ".join(err.split())
     assert seen_among(DATA.test, tmp_path / "w/combined") is None
 
 

@@ -126,7 +126,7 @@ REFUSED = """
 finetune m --data good.csv --layer three | 'three'
 finetune m --data good.csv --within 1 | The --pick rule best-dev has no --within
 finetune m --data good.csv --layer 1 --strategy probe | --strategy works only with
-finetune m --data good.csv --objective paraphrase | both labels 0 and 1
+finetune m --data good.csv --objective paraphrase | exactly the labels 0 and 1
 finetune m --data good.csv --objective entailment | named for the label
 finetune m --data good.csv --max-length 4000 | 4000
 finetune m --data good.csv --columns a,b | three different columns
@@ -139,7 +139,7 @@ finetune m --data good.csv --prior-layer 1 | --prior-layer works only with --pri
 finetune m --data good.csv --prior-words . | holds no word similarity set
 finetune m --data good.csv --prior-texts raw.txt --prior-layer 9 | Layer 9 does not exist
 finetune m --data good.csv --prior-texts raw.txt --prior-layer 2 --layer 3 | Layer 3 does not exist
-finetune m --data good.csv --prior-texts raw.txt --objective paraphrase | both labels 0 and 1
+finetune m --data good.csv --prior-texts raw.txt --objective paraphrase | exactly the labels 0 and 1
 finetune m --data good.csv --prior-texts raw.txt --retrieval search | 19 judged queries: too few
 finetune m --data good.csv --search-metric mrr | --search-metric works only with --retrieval or a retrieval folder
 finetune m --data search --objective cosine | The objective cosine needs pairs with scores, not

@@ -68,7 +68,7 @@ def test_the_workspace_knows_what_its_own_model_has_seen(run, home, tiny_folder)
     held_out = len(divided.test)
     code, out, err = run("evaluate", "--suite", "sts", "--data", "data")
     assert code == 0, err
-    assert "scored with and without these pairs." in err
+    assert "with and without these pairs." in err
     found = json.loads((home / "exported/suite-sts.json").read_text())
     assert unseen(found) == held_out
 
@@ -76,7 +76,7 @@ def test_the_workspace_knows_what_its_own_model_has_seen(run, home, tiny_folder)
     assert unseen(json.loads(out)) is None  # a model from elsewhere
 
     (home / "exported/lean/seen.pairs").unlink()
-    assert "are unknown: name them with --seen." in run("evaluate", "--suite", "sts", "--data", "data")[2]
+    assert "are unknown: give the training pairs with --seen." in run("evaluate", "--suite", "sts", "--data", "data")[2]
 
 
 def test_transfer_writes_table_and_curve(run, home, tiny_folder):

@@ -29,7 +29,7 @@ def test_classes_are_places_in_the_sorted_names_of_train(tmp_path):
 @pytest.mark.parametrize(
     ("train", "test", "words"),
     [
-        ([("a", "b", "x"), ("c", "d", "y")], [("e", "f", "w")], "'w' is not among those of train"),
+        ([("a", "b", "x"), ("c", "d", "y")], [("e", "f", "w")], "'w' does not occur in train"),
         ([("a", "b", "x"), ("c", "d", "x")], [("e", "f", "x")], "1 different classes"),
         ([("a", "b", "x"), ("c", "d", " ")], [("e", "f", "x")], "line 3"),
         ([("a", str(n), f"{n / 100}") for n in range(50)], [("e", "f", "x")], "50 different classes"),

@@ -86,7 +86,7 @@ def test_no_sets_and_empty_ones_are_refused_in_words():
     with pytest.raises(UsageError, match="no sets to score") as refused:
         score_sts(Table([]), [], model="table")
     assert "find_sts(path)" in refused.value.hint
-    with pytest.raises(DataError, match="STS12 holds too few pairs"):
+    with pytest.raises(DataError, match="STS12 has too few pairs"):
         score_sts(Table([]), [PairSet(name="STS12", pairs=(), scale=(0, 5))], model="table")
 
 

@@ -105,7 +105,7 @@ def check_ranks(scores: Sequence[float], source: str = "The set") -> None:
     if len(scores) < 3 or len(set(scores)) < 2:
         raise DataError(
             f"{source} has too few pairs or scores for a correlation: {len(scores):,} pairs, {len(set(scores)):,} "
-            "distinct scores; three pairs and two distinct scores are needed.",
+            "different scores; three pairs and two different scores are needed.",
             hint="Use a larger set, or check that the score column is the right one.",
         )
 

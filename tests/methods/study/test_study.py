@@ -225,7 +225,7 @@ def test_a_study_that_names_less_has_tables_of_the_rest(file, done, tmp_path):
         ("cka =", 'layers = "3,4"\ncka =', r"small \| bert: Layer 4 does not exist"),
         ('pooling = "cls"', "blocks = [4]", "drawn anew: Block 4 does not exist"),
         ('name = "labels"', '[[tasks]]\ndata = "none.csv"', "none.csv does not exist"),
-        ('name = "labels"', '[[tasks]]\ndata = "graded.csv"', "does not hold both labels 0 and 1"),
+        ('name = "labels"', '[[tasks]]\ndata = "graded.csv"', "does not hold exactly the labels 0 and 1"),
         ("[training]", '[[priors]]\nname = "a"\n[[priors]]\ntexts = "none.txt"\n[training]', "none.txt does not exist"),
         ("[training]", '[[priors]]\nwords = "none"\n[training]', "none holds no word similarity set"),
         (
