@@ -127,7 +127,7 @@ finetune m --data good.csv --layer three | 'three'
 finetune m --data good.csv --within 1 | The --pick rule best-dev has no --within
 finetune m --data good.csv --layer 1 --strategy probe | --strategy works only with
 finetune m --data good.csv --objective paraphrase | exactly the labels 0 and 1
-finetune m --data good.csv --objective entailment | named for the label
+finetune m --data good.csv --objective entailment | no column has a known name for the label
 finetune m --data good.csv --max-length 4000 | 4000
 finetune m --data good.csv --columns a,b | three different columns
 finetune m --data good.csv --scale five | 'five'
