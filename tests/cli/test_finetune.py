@@ -81,7 +81,7 @@ def test_a_teacher_beside_the_labels(run, tiny_folder, single_file):
     code, out, err = run(*asked, "--teacher", teacher, "--teacher-weight", 0.5)
     assert code == 0, err
     result = json.loads(out)
-    assert result["before"] == f"Beside the labels: the vectors of {teacher}, weight 0.5."
+    assert result["before"] == f"Targets besides the labels: vectors of {teacher}, weight 0.5."
     assert result["before"] in (lean / "README.md").read_text().replace("\\", "")
     assert encoder_digest(load_encoder(lean)) != plain
 

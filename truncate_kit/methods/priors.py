@@ -1,4 +1,4 @@
-"""Training before TMFT: masked language modelling on domain text (DAPT, Gururangan et al. 2020), or word pairs."""
+"""Train before TMFT: masked language modelling on domain text (DAPT, Gururangan et al. 2020), or TMFT on word pairs."""
 
 import contextlib
 from collections.abc import Callable, Sequence
@@ -27,40 +27,40 @@ from truncate_kit.training.settings import AdaptationSettings, TrainingSettings,
 
 
 class _GivenStates(nn.Module):
-    """Stand-in for the backbone that returns the given states."""
+    """Module in place of the backbone that returns its `inputs_embeds` unchanged."""
 
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> BaseModelOutput:
         return BaseModelOutput(last_hidden_state=inputs_embeds)
 
 
 class MaskedHead(nn.Module):
-    """Masked-language head: states (m, d) to logits (m, v), tied to the encoder's word embeddings."""
+    """Masked-language-model head: hidden states (m, d) to logits (m, v); output weights are the word embeddings."""
 
     def __init__(self, model: nn.Module, pretrained: bool) -> None:
         super().__init__()
         self.model, self.pretrained = model, pretrained
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return logits of states."""
+        """Return the logits (m, v) of hidden states (m, d)."""
         logits: Tensor = self.model(inputs_embeds=states.unsqueeze(0)).logits[0]
         return logits
 
 
 def load_masked_head(encoder: Encoder) -> MaskedHead:
-    """Load the checkpoint's masked-language head for `encoder`, truncated or not.
+    """Load the masked-language-model head of the checkpoint of `encoder`, truncated or not.
 
-    If the checkpoint lacks a head (ELECTRA discriminators, sentence encoders) or its word embeddings differ, a new head
-    is drawn from torch's global seed. Raises `ModelError` for a family without masked language modelling.
+    If the checkpoint lacks a head (ELECTRA discriminators, sentence encoders) or has other word embeddings, a new head
+    is initialised at random by torch's global generator. Raises `ModelError` for a family without such heads.
     """
     if type(encoder.backbone.config) not in AutoModelForMaskedLM._model_mapping:
-        hint = "Use a BERT-, ELECTRA- or DeBERTa-like model, or leave this prior out."
+        hint = "Use a BERT-, ELECTRA- or DeBERTa-like model, or skip masked language modelling."
         raise ModelError(f"A {encoder.family.name} model predicts the next token, not masked tokens.", hint=hint)
     model, pretrained = _masked_model(encoder)
     embeddings = encoder.backbone.get_input_embeddings()
     setattr(model, model.base_model_prefix, encoder.backbone)
     model.tie_weights()
     states = _GivenStates()
-    if hasattr(model, "lm_predictions"):  # DeBERTa's head reads the embeddings
+    if hasattr(model, "lm_predictions"):  # DeBERTa's head reads the word embeddings
         states.embeddings = nn.Module()
         states.embeddings.word_embeddings = embeddings
     setattr(model, model.base_model_prefix, states)
@@ -68,7 +68,7 @@ def load_masked_head(encoder: Encoder) -> MaskedHead:
 
 
 def masked_head_digest(encoder: Encoder) -> str:
-    """Return the SHA-256 of the checkpoint's head; a new head hashes as empty."""
+    """Return the SHA-256 of the pretrained head's weights; a new head counts as empty."""
     with torch.random.fork_rng(devices=[]):
         head = load_masked_head(encoder)
     return sha256_of(weight_parts(head.model.state_dict() if head.pretrained else {}))
@@ -89,7 +89,7 @@ def _masked_model(encoder: Encoder) -> tuple[Any, bool]:
         except (ModelError, OSError):
             break
         whole = all(key.startswith(f"{model.base_model_prefix}.") for key in report["missing_keys"])
-        # The head needs its own word embeddings.
+        # The head fits only the word embeddings that it was trained with.
         if whole and torch.equal(model.get_input_embeddings().weight.cpu(), ours.cpu()):
             return model, True
     with quiet_transformers():
@@ -108,8 +108,8 @@ def mask_tokens(
     """Mask tokens as in BERT (Devlin et al. 2019, section 3.1).
 
     Each maskable token (b, t) is chosen with probability `share`, at least one per row; 80 % of the chosen become
-    `mask_id`, 10 % a random id below `vocabulary`, 10 % stay. Return new ids and labels, (b, t) each; labels hold the
-    old ids of chosen tokens, else -100.
+    `mask_id`, 10 % a random id below `vocabulary`, 10 % stay unchanged. Return new ids and labels, (b, t) each; labels
+    hold the original ids of chosen tokens, else -100.
     """
     shape = input_ids.shape
     draw = torch.rand(shape, generator=generator).masked_fill(~maskable, 2.0)
@@ -128,7 +128,7 @@ Hidden = tuple[Tensor, Tensor]
 
 
 def hidden_words(labels: Tensor) -> Hidden:
-    """Return the masked tokens given labels of `mask_tokens`."""
+    """Return positions and original ids of the masked tokens, from labels of `mask_tokens`."""
     places = (labels.flatten() != IGNORED).nonzero().squeeze(1)
     return places, labels.flatten()[places]
 
@@ -164,14 +164,14 @@ Objective = Callable[[Encoder, Any, Batch, Hidden], Tensor]
 
 
 def masked_loss(encoder: Encoder, head: MaskedHead, batch: Batch, hidden: Hidden, reduction: str = "mean") -> Tensor:
-    """Return the cross entropy (nats) of the masked tokens; the head computes only these."""
+    """Return the cross entropy (nats) of the masked tokens; the head runs on no other tokens."""
     places, words = hidden
     states = hidden_states_at(encoder, batch, places)
     return nn.functional.cross_entropy(head(states).float(), words, reduction=reduction)
 
 
 class MaskedTexts(Examples):
-    """Raw texts, masked anew in each batch."""
+    """Raw texts for masked language modelling; each batch draws new masks."""
 
     def __init__(
         self,
@@ -189,11 +189,11 @@ class MaskedTexts(Examples):
         self._objective = objective
 
     def texts(self) -> Sequence[Ids]:
-        """Return nothing, to keep the whole vocabulary: any id may replace a masked token."""
+        """Return an empty sequence to keep the whole vocabulary: any token may replace a masked one."""
         return ()
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return the loss of this process's parts of the batch; 0 without parts."""
+        """Return this process's share of the batch loss; 0 for a process without texts."""
         parts = [batch[start : start + self._part] for start in range(0, len(batch), self._part)]
         # All processes share the seeds, so masks do not depend on the number of processes.
         seeds = self._group.agree([int(torch.randint(2**62, ())) for _ in parts])
@@ -207,7 +207,7 @@ class MaskedTexts(Examples):
 
 
 class MaskedEvaluator(Evaluator):
-    """Evaluator of the negative masked cross entropy (nats per token), with fixed masks.
+    """Evaluator that returns the negative cross entropy (nats) of masked tokens; the masks are fixed.
 
     Raises `DataError` if no token can be masked.
     """
@@ -224,7 +224,7 @@ class MaskedEvaluator(Evaluator):
 
     @torch.inference_mode()
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Return the negative mean loss, and None for Pearson."""
+        """Return the negative mean loss, and None as Pearson correlation."""
         total, count = 0.0, 0
         with evaluating(encoder), evaluating(self._head):
             for batch, hidden in self.batches:
@@ -265,14 +265,14 @@ def adapt(
 ) -> tuple[Encoder, AdaptationResult]:
     """Train a copy of `encoder`, cut at `layer`, by masked language modelling.
 
-    The epoch with the lowest loss on held-out texts (5 %, at most 2,000) is kept.
+    The weights of the epoch with the lowest loss on held-out texts (5 %, at most 2,000) are kept.
 
     Args:
         encoder: Model; stays unchanged.
         texts: Raw texts.
         settings: Training settings.
         layer: Layer to cut at; by default the last layer.
-        checkpoint: Path to save to and resume from.
+        checkpoint: File to write the training state to, and to resume from.
         group: Processes that train together.
         progress: True shows bars and logs; a callable receives every step.
 
@@ -322,7 +322,7 @@ def adapted(
 ) -> tuple[Encoder, AdaptationResult]:
     """Call `adapt`, or load the stored result of the same model, texts and settings from `out`.
 
-    Only the leading process writes `out`. Raises `FileProblemError` if `out` is not writable or in use.
+    Only the leading process writes to `out`. Raises `FileProblemError` if `out` is not writable or in use.
     """
     settings = settings or AdaptationSettings()
     settled = replace(settings, learning_rate=settings.rate(encoder.width)).to_json()
@@ -343,7 +343,7 @@ def adapted(
 
 
 class WordPrior:
-    """TMFT on word pairs before sentence pairs; by default as in the paper: batch 128, 50 epochs, best dev kept.
+    """TMFT on word pairs before sentence pairs; by default as in the paper: batch size 128, best of 50 epochs on dev.
 
     Args:
         full: The encoder before truncation, for its tokenizer.
@@ -359,7 +359,7 @@ class WordPrior:
         self._task, self._words = LabelledTask(full, words), words
 
     def fingerprint(self) -> str:
-        """Return an id of word pairs and settings."""
+        """Return a string that identifies word pairs and settings."""
         return f"words {self._words.fingerprint()} {self.settings.to_json()}"
 
     def learned(self, seed: int) -> Keys:

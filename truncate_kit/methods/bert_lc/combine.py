@@ -1,4 +1,4 @@
-"""BERT-LC (Hosseini, Munia and Khan, Findings of EMNLP 2023): combine layers."""
+"""Combine layers as in BERT-LC (Hosseini, Munia and Khan, Findings of EMNLP 2023)."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -60,7 +60,7 @@ Side = tuple[list[int], RankCorrelation]
 
 
 def divide(pairs: PairSet, seed: int, dev_pairs: int) -> tuple[Side, Side]:
-    """Split pairs at random into `dev_pairs` for dev and others for test; pairs of the same texts stay together.
+    """Split pairs at random into `dev_pairs` for dev and the rest for test; pairs of the same texts stay together.
 
     Raises `DataError` if a correlation is undefined.
     """
@@ -84,21 +84,22 @@ def combine(
     threads: int = 1,
     progress: ProgressOption = False,
 ) -> CombinationReport:
-    """Find the layers whose combined states have the best Spearman correlation of cosines with graded pairs.
+    """Find the combination of layers with the best Spearman correlation between cosines and scores of graded pairs.
 
-    On each random split, the best combination on dev is scored on test. Pooled states are used, before later modules.
+    On each random split, the best combination on dev is scored on test. The combined states are pooled over tokens; the
+    model's modules after pooling are not applied.
 
     Args:
-        encoder: Unchanged.
-        pairs: With graded scores.
+        encoder: Model; stays unchanged.
+        pairs: Graded pairs.
         settings: Settings of the search.
-        head: Trained pooler, for "CLS pooler" and `settings.head`.
+        head: Trained pooler, for the baseline "CLS pooler" and for `settings.head`.
         threads: Cores for the exact search.
         progress: True draws bars; a callable receives steps.
 
     Raises:
         DataError: Too few pairs, or no combination has a correlation.
-        ModelError: A missing head, or states that are not finite or all zero.
+        ModelError: The head is missing, or a state is not finite or all zeros.
         UsageError: Too many combinations.
     """
     start, progress = perf_counter(), reporter(progress)
@@ -148,24 +149,24 @@ def combine(
 
 
 def _plan(layers: int, settings: CombineSettings) -> tuple[str, int]:
-    """Return method and largest combination size. Raises `UsageError`."""
+    """Return the search method and the largest size of a combination. Raises `UsageError`."""
     if not settings.has_grams:
         return "exact", min(settings.up_to or layers, largest_size(layers))
     if layers > MOST_LAYERS:
         hint = "Cut the model first, with `truncate()`."
-        raise UsageError(f"Combinations of {layers} layers are not searched; {MOST_LAYERS} are the most.", hint=hint)
+        raise UsageError(f"The model has {layers} layers; the search handles at most {MOST_LAYERS}.", hint=hint)
     up_to = min(settings.up_to or layers, layers)
     subsets = count_subsets(layers, up_to)
     if settings.search == "exact" and subsets > MOST_EXACT:
-        hint = 'Use `search="beam"`, or at most fewer layers (`up_to`).'
-        raise UsageError(f"{subsets:,} combinations are too many to try all of them.", hint=hint)
+        hint = 'Use `search="beam"`, or combine fewer layers (`up_to`).'
+        raise UsageError(f"{subsets:,} combinations are too many for an exact search.", hint=hint)
     return ("beam" if settings.search == "beam" or subsets > MOST_EXACT else "exact"), up_to
 
 
 def _read(
     encoder: Encoder, pairs: PairSet, settings: CombineSettings, head: Dense | None, progress: Progress
 ) -> tuple[PairGrams | PairStates, Floats]:
-    """Return the scorer of pairs, and last-layer CLS cosines (1 or 2, n), plain and through the pooler."""
+    """Return the scorer of pairs, and cosines (1 or 2, n) of the last CLS state: plain, and after any pooler."""
     first_tokens: list[Floats] = []
 
     def read(window: Sequence[TextPair]) -> tuple[Tensor, list[int], list[int]]:
@@ -255,7 +256,7 @@ def _split_report(
 
 
 def random_combinations(num_layers: int, up_to: int, seed: int) -> list[tuple[int, ...]]:
-    """Draw uniformly from all non-empty subsets of at most `up_to` layers."""
+    """Draw `RANDOM_DRAWS` non-empty subsets of at most `up_to` layers, all equally likely."""
     generator = np.random.default_rng(seed)
     sizes = np.arange(1, up_to + 1)
     shares = np.array([comb(num_layers, int(size)) for size in sizes], dtype=np.float64)
@@ -268,8 +269,8 @@ def combined_encoder(
 ) -> Encoder:
     """Return the encoder cut above the highest of `layers`, with their mean or maximum as vectors.
 
-    A mean without final norm or max pooling is saved as plain sentence-transformers, others with a `LayerPooling`. Of
-    later modules, only a final Normalize is kept.
+    The mean is saved as standard sentence-transformers modules if the model has no final norm and no max pooling; other
+    combinations are saved with a `LayerPooling`. Of the modules after pooling, only a final Normalize is kept.
 
     Args:
         encoder: The full model.
@@ -278,7 +279,7 @@ def combined_encoder(
         head: Trained pooler after the mean.
 
     Raises:
-        ModelError: No layers, or an unsupported final norm.
+        ModelError: `layers` is empty, or the kind of final norm is not supported.
         LayerNotHeldError: The cut model cannot be saved exactly.
         LayerOutOfRangeError: A layer does not exist.
     """
@@ -307,12 +308,12 @@ def combined_encoder(
 
 
 def norm_settings(norm: nn.Module | None) -> dict[str, Any]:
-    """Return the norm settings for `LayerPooling`. Raises `ModelError` for unknown kinds."""
+    """Return settings for `LayerPooling` that describe this norm. Raises `ModelError` for unknown kinds of norm."""
     if norm is None:
         return {}
     if isinstance(norm, nn.LayerNorm):
         return {"norm": "layer", "eps": norm.eps, "bias": norm.bias is not None}
-    if isinstance(eps := getattr(norm, "variance_epsilon", None), float):  # name in qwen2 and llama
+    if isinstance(eps := getattr(norm, "variance_epsilon", None), float):  # attribute of qwen2 and llama norms
         return {"norm": "rms", "eps": eps}
     raise ModelError(
         f"The model ends in a {type(norm).__name__}, which cannot be saved with a combination of layers.",

@@ -24,7 +24,7 @@ Keys = NDArray[Any]
 STEP = 2.0**-44
 """Cosines closer than this (6e-14) are equal: above float64 rounding, far below differences of float32 states."""
 MOST_SUBSETS = 2**14 - 1
-"""All subsets of 14 layers, or smaller subsets of more layers."""
+"""Limit of subsets if Gram matrices do not apply: all subsets of 14 layers, or small subsets of more layers."""
 
 # Added to a number in [−1, 1], so that the float's low 46 bits count steps of 2⁻⁴⁴ and the six above are zero.
 _ROUNDER = 2.0**8 + 2
@@ -32,7 +32,7 @@ _STEP_BITS = 46
 _MOST_PAIRS = 65_535
 _PAIRS_AT_ONCE = 32  # their float64 states stay in the cache
 _ROWS = 128
-_BLOCK = 100_000  # fits a core's cache; fewer keep threads waiting
+_BLOCK = 100_000  # cosines at a time: fit a core's cache; smaller blocks keep threads waiting
 _CHUNK_LAYERS = 16  # one task: subsets of the 16 lowest layers
 
 
@@ -43,7 +43,7 @@ class RankCorrelation:
     is needed. Sorting 32 bits takes half the time; rows with equal upper bits are sorted again with 64.
 
     Raises:
-        DataError: Fewer than three targets, a single value, or more than 65,535.
+        DataError: Fewer than three targets, more than 65,535, or all targets are equal.
     """
 
     def __init__(self, targets: Sequence[float]) -> None:
@@ -111,7 +111,7 @@ class PairGrams:
         self.num_layers, self.num_pairs = forms.shape[1], forms.shape[3]
 
     def select(self, pairs: Sequence[int]) -> "PairGrams":
-        """Return the forms of some pairs."""
+        """Return the quadratic forms of the pairs at these indices."""
         return PairGrams(np.ascontiguousarray(self.forms[..., list(pairs)]))
 
     def cosines(self, layers: Sequence[int]) -> Floats:
@@ -122,7 +122,7 @@ class PairGrams:
 
 
 def cosines_of(sums: Floats) -> Floats:
-    """Return cosines (…) from sums of the forms (3, …)."""
+    """Return cosines (…) from summed quadratic forms (3, …)."""
     cosines: Floats = np.multiply(sums[0], sums[1])
     np.sqrt(cosines, out=cosines)
     np.divide(sums[2], cosines, out=cosines)
@@ -135,7 +135,7 @@ def row_cosines(a: Floats, b: Floats) -> Floats:
 
 
 def pair_grams(states: Tensor, first: Sequence[int], second: Sequence[int], *, threads: int = 1) -> PairGrams:
-    """Compute the forms of pairs at rows `first` and `second` of CPU `states` (L', texts, d).
+    """Compute the quadratic forms of pairs at rows `first` and `second` of `states` (L', texts, d) on the CPU.
 
     Raises `ModelError` for a state that is not finite or has length zero.
     """
@@ -162,7 +162,7 @@ def pair_grams(states: Tensor, first: Sequence[int], second: Sequence[int], *, t
         raise not_finite(broken)
     if empty := np.flatnonzero(~(own[:2] > 0).all(axis=(0, 2))).tolist():
         problem = f"The states of layer {', '.join(map(str, empty))} have length zero for some texts."
-        raise ModelError(problem, hint="Check the model: a state of zeros has no cosine.")
+        raise ModelError(problem, hint="Check the model: a hidden state of zeros has no cosine.")
     forms = forms + forms.transpose(0, 2, 1, 3)
     forms[:, diagonal, diagonal] = own
     return PairGrams(forms)
@@ -174,12 +174,12 @@ _NO_SUBSET: Ranked = (-np.inf, 0, 0)
 
 
 def layers_in(mask: int) -> tuple[int, ...]:
-    """Return the layers of a mask, rising."""
+    """Return the layers of a mask, in ascending order."""
     return tuple(layer for layer in range(mask.bit_length()) if mask >> layer & 1)
 
 
 class BestSubsets:
-    """Best combinations by size and by excluded layer; undefined scores are −∞."""
+    """The best combinations, by size and by excluded layer; undefined scores are −∞."""
 
     def __init__(self, num_layers: int) -> None:
         self.by_size = [_NO_SUBSET] * num_layers  # index k − 1: best of k layers
@@ -198,7 +198,7 @@ class BestSubsets:
         return best
 
     def update(self, masks: Masks, scores: Floats) -> None:
-        """Add combinations (r,) with scores; NaN scores are only counted."""
+        """Take in combinations (r,) with their scores; combinations with NaN scores are only counted."""
         self.count += len(masks)
         sizes = np.bitwise_count(masks).astype(np.int64)
         order = np.lexsort((masks, sizes, -scores))[: len(masks) - int(np.isnan(scores).sum())]
@@ -215,7 +215,7 @@ class BestSubsets:
             take_best(self.without, layer, masks >> layer & 1 == 0)
 
     def merge(self, other: Self) -> None:
-        """Add the combinations of `other`."""
+        """Take in the combinations of `other`."""
         self.count += other.count
         self.by_size = list(map(max, self.by_size, other.by_size))
         self.without = list(map(max, self.without, other.without))
@@ -227,11 +227,11 @@ def count_subsets(num_layers: int, up_to: int) -> int:
 
 
 def largest_size(num_layers: int) -> int:
-    """Return the largest size with at most `MOST_SUBSETS` subsets: 14 of 14 layers."""
+    """Return the largest size up to which there are at most `MOST_SUBSETS` subsets; 14 for 14 layers."""
     return max(size for size in range(1, num_layers + 1) if count_subsets(num_layers, size) <= MOST_SUBSETS)
 
 
-# A subset: mask, sums (3, n), and the gain of each layer that may follow, (3, layers, n).
+# A subset: mask, sums (3, n), and the gain from adding each layer that may follow, (3, layers, n).
 _Node = tuple[int, Floats, Floats]
 
 
@@ -241,13 +241,13 @@ def _root(grams: PairGrams) -> _Node:
 
 
 def _joined(node: _Node, layer: int, forms: Floats, num_followers: int) -> _Node:
-    """Add a layer; only layers below `num_followers` may follow."""
+    """Return the subset with `layer` added; only layers below `num_followers` may be added later."""
     mask, sums, gains = node
     return mask | 1 << layer, sums + gains[:, layer], gains[:, :num_followers] + forms[:, :num_followers, layer]
 
 
 def _walk(node: _Node, forms: Floats, *, down_to: int, up_to: int) -> Iterator[_Node]:
-    """Yield nodes of at most `up_to` layers, adding layers from `down_to` up; lower masks first."""
+    """Yield subsets of at most `up_to` layers, with any choice of layers from `down_to` up; lower masks first."""
     mask, sums, gains = node
     layer = gains.shape[1] - 1
     if layer < down_to:
@@ -263,11 +263,11 @@ def search_exact(
 ) -> BestSubsets:
     """Score every non-empty subset of at most `up_to` layers.
 
-    A tree walk fixes the highest layers one by one, with sums and gains of lower layers. All subsets of the lowest
-    layers are scored at once, by a product with indicator vectors.
+    A tree walk decides the higher layers one by one, and updates sums and gains. For each result, all subsets of the
+    lowest layers are scored at once, by a matrix product with indicator vectors.
     """
     forms, num_pairs = grams.forms, grams.num_pairs
-    # As many layers as fit the cache and one BLAS thread.
+    # The lowest layers: as many as fit the cache and one BLAS thread.
     layers = min(grams.num_layers, 7, max(1, _BLOCK // num_pairs).bit_length() - 1)
     # Subsets of the lowest layers by rising size: indicator vectors after a leading 1, and gains.
     lowest = np.arange(1 << layers, dtype=np.int64)
@@ -338,7 +338,7 @@ def search_beam(
 
 
 class PairStates:
-    """Pairs of `states` (L', texts, d) for combinations without a Gram form: maximum, or mean through `head`."""
+    """Pairs of `states` (L', texts, d), if Gram matrices do not apply: for the maximum, or the mean through `head`."""
 
     def __init__(self, states: Tensor, first: Sequence[int], second: Sequence[int], head: Dense | None = None) -> None:
         prepared: list[Floats] = [state.double().numpy() for state in states]
@@ -351,7 +351,7 @@ class PairStates:
         self.num_layers = len(prepared)
 
     def select(self, pairs: Sequence[int]) -> Self:
-        """Return some pairs."""
+        """Return the pairs at these indices."""
         some = copy.copy(self)
         some.parts = np.ascontiguousarray(self.parts[:, :, list(pairs)])
         return some
@@ -385,7 +385,7 @@ def search_states(
     up_to: int,
     progress: Progress = silent,
 ) -> list[BestSubsets]:
-    """Score subsets of at most `up_to` layers on several parts (indices, correlation) of the pairs."""
+    """Score all subsets of at most `up_to` layers on each of several parts (indices, correlation) of the pairs."""
     best_subsets = [BestSubsets(pairs.num_layers) for _ in parts]
     subsets, done, total = pairs.all_cosines(up_to), 0, count_subsets(pairs.num_layers, up_to)
     while done < total:

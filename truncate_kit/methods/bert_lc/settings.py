@@ -1,4 +1,4 @@
-"""Settings and results of a search of layer combinations. Importing this imports no torch."""
+"""Settings and results of the search for layer combinations; does not import torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,19 +18,27 @@ _LAYERS, _WIDTH, _PAIRS, _SPLITS = Bounds(1, 1024), Bounds(1, 1_000_000), Bounds
 class CombineSettings(Result):
     """Settings of the search for layer combinations.
 
-    Unlike BERT-LC, dev and test come from one set, pairs with the same texts stay together, and random layers are the
-    mean over 100 subsets. `max` and `head` try all subsets of up to 14 layers, and only smaller subsets of more layers.
+    Unlike in BERT-LC, dev and test are split from one set, pairs with the same texts stay in one split, and the
+    baseline of random layers is a mean over 100 subsets. `max` and `head` try all subsets of up to 14 layers; for more
+    layers, only small subsets.
     """
 
     over: str = setting("mean", "mean or max over the layers.", LAYERS, choices=OVER)
     head: bool = setting(False, "Feed the mean through the model's trained pooler head.", LAYERS, name="--head")
     up_to: int | None = setting(
-        None, "Most layers in a combination; by default all.", LAYERS, bounds=_LAYERS, kind=int, name="--layers-up-to"
+        None,
+        "Largest number of layers in a combination; by default all.",
+        LAYERS,
+        bounds=_LAYERS,
+        kind=int,
+        name="--layers-up-to",
     )
     search: str = setting("auto", "exact, beam, or auto: exact up to 27 layers.", LAYERS, choices=SEARCHES)
-    width: int = setting(64, "Combinations of each size that a beam keeps.", LAYERS, bounds=_WIDTH, name="--beam-width")
-    dev_pairs: int = setting(350, "Pairs to choose on; the others are for testing.", DATA, bounds=_PAIRS)
-    splits: int = setting(5, "Random splits into dev and test.", DATA, bounds=_SPLITS)
+    width: int = setting(
+        64, "Beam width: combinations of each size that are kept.", LAYERS, bounds=_WIDTH, name="--beam-width"
+    )
+    dev_pairs: int = setting(350, "Pairs to select on; the remaining pairs are for testing.", DATA, bounds=_PAIRS)
+    splits: int = setting(5, "Number of random splits into dev and test.", DATA, bounds=_SPLITS)
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -42,7 +50,7 @@ class CombineSettings(Result):
 
     @property
     def has_grams(self) -> bool:
-        """Return whether Gram matrices give the cosines."""
+        """Return whether Gram matrices suffice to compute the cosines."""
         return self.over == "mean" and not self.head
 
 
@@ -50,29 +58,29 @@ LAST, LAST_FOUR, RANDOM = "last layer", "last four layers", "random layers"
 CLS, POOLER = "CLS of the last layer", "CLS pooler"  # plain; through the pooler, as in the paper
 BASELINES = (LAST, CLS, POOLER, LAST_FOUR, RANDOM)
 Combination = tuple[tuple[int, ...], float, float | None]
-"""Layers (rising; 0 = embeddings), Spearman × 100 on dev and test, None if undefined."""
+"""Layers (ascending; 0: embeddings), and Spearman × 100 on dev and on test (None if undefined)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitReport(Result):
-    """One split of the pairs: chosen on dev, reported on test."""
+    """Result of one random split: the best combinations on dev, with their scores on dev and test."""
 
     num_dev: int
     best: Combination
     by_size: tuple[Combination | None, ...]  # index k − 1: best of k layers
     without: tuple[Combination | None, ...]  # index l: best without layer l
-    baselines: dict[str, tuple[float | None, float | None]]  # dev and test
+    baselines: dict[str, tuple[float | None, float | None]]  # scores on dev and test
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CombinationReport(Result):
-    """The outcome of `combine`; scores are Spearman × 100."""
+    """Result of `combine`; scores are Spearman × 100."""
 
     model: str
     data: str
     settings: CombineSettings
     pooling: str  # of tokens
-    depth: int  # L, for L + 1 layers
+    depth: int  # L blocks, so L + 1 layers
     method: str  # `exact` or `beam`
     up_to: int
     num_subsets: int  # scored for each split
@@ -85,20 +93,20 @@ class CombinationReport(Result):
     seconds: float
 
     def best(self, side: str) -> Span | None:
-        """Return the score of each split's winner on `dev` or `test`."""
+        """Return mean and standard deviation over splits of the best combination's score; side: `dev` or `test`."""
         return _span([split.best[1:] for split in self.splits], side)
 
     def baseline(self, name: str, side: str) -> Span | None:
-        """Return the score of a baseline, if defined."""
+        """Return mean and standard deviation over splits of a baseline's score, if defined."""
         return _span([split.baselines.get(name) for split in self.splits], side)
 
     def size(self, layers: int, side: str) -> Span | None:
-        """Return the score of the best combination of `layers` layers, if defined."""
+        """Return mean and standard deviation over splits of the best score with `layers` layers, if defined."""
         rows = [split.by_size[layers - 1] for split in self.splits]
         return _span([None if row is None else row[1:] for row in rows], side)
 
     def effects(self) -> dict[int, tuple[float, float]]:
-        """Return the change in dev and test points without each layer, if defined on all splits."""
+        """Return the change in points on dev and test if a layer is excluded, for layers with scores on all splits."""
         effects = {}
         for layer in range(self.depth + 1):
             rows = [None if (row := split.without[layer]) is None else row[1:] for split in self.splits]

@@ -1,4 +1,4 @@
-"""Contrastive training of one model at one layer, with one stored trial per seed."""
+"""Train one model at one layer contrastively; one trial per seed is stored."""
 
 import contextlib
 import copy
@@ -82,10 +82,9 @@ def _check_suits(encoder: Encoder, settings: ContrastiveSettings) -> None:
 
 
 def _set_dropout(encoder: Encoder, settings: ContrastiveSettings) -> None:
-    """Set the training dropout of `settings` in place.
+    """Set all dropout probabilities of the encoder to `settings.dropout`, in place; no dropout modules are added.
 
-    Dropout modules that the model was built without (ModernBERT after attention) are not added. Raises `UsageError`
-    if the objective needs dropout and all probabilities are 0.
+    Raises `UsageError` if the objective needs dropout and all probabilities are 0.
     """
     modules: list[Any] = list(encoder.backbone.modules())
     name = "attention_dropout"
@@ -101,14 +100,15 @@ def _set_dropout(encoder: Encoder, settings: ContrastiveSettings) -> None:
 
 
 def _normalize(encoder: Encoder) -> list[nn.Module]:
-    """Return the only module of a tail that a new pooler keeps."""
+    """Return the final Normalize of the tail, if it has one; a new pooler keeps no other module."""
     return [Normalize()] if len(encoder.tail) and isinstance(encoder.tail[-1], Normalize) else []
 
 
 def remove_pooler(encoder: Encoder) -> Encoder:
     """Remove the pooler and the tail (except a final Normalize), in place.
 
-    Layer attention and concatenations then use the last layer's CLS (a decoder's last token) or mean.
+    Instead of layer attention or a concatenation, vectors are then the last layer's CLS state (decoders: last token) or
+    mean state.
     """
     if encoder.pooler is not None or encoder.pooling == "concat":
         encoder.pool_with(None)  # `pooling` then applies to the last layer
@@ -117,7 +117,7 @@ def remove_pooler(encoder: Encoder) -> Encoder:
 
 
 class BareEvaluator(PairEvaluator):
-    """Evaluator of an encoder without its pooler, which is restored afterwards."""
+    """Evaluator that removes the encoder's pooler, computes the scores, and restores the pooler."""
 
     def score(self, encoder: Encoder) -> Scores:
         """Return the scores of the encoder without its pooler."""
@@ -158,7 +158,7 @@ def layer_weights(encoder: Encoder, texts: Sequence[str]) -> LayerWeights:
 
 
 class Discriminator(nn.Module):
-    """Detector of replaced tokens; the sentence vector replaces the first token's embedding.
+    """Classifier of tokens as original or replaced, given the sentence vector as first embedding.
 
     Initialised from the encoder's blocks; not part of the saved model.
     """
@@ -175,7 +175,7 @@ class Discriminator(nn.Module):
         """Return logits (b, t, 2) for ids and mask (b, t) and sentence vectors (b, d)."""
 
         def place(_: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-            hook.remove()  # with shared weights, the same block runs again
+            hook.remove()  # models with shared weights run this block again
             states: Tensor = inputs[0] if inputs else options.pop("hidden_states")
             states = torch.cat([vectors.to(states.dtype).unsqueeze(1), states[:, 1:]], dim=1)
             return (states, *inputs[1:]), options
@@ -188,11 +188,11 @@ class Discriminator(nn.Module):
 
 
 class DifferenceTexts(ContrastiveTexts):
-    """Raw texts for DiffCSE: equation 7 plus `weight` × the replaced-token loss of both copies of each text.
+    """Raw texts for DiffCSE; the loss is equation 7 plus `weight` × the replaced-token loss.
 
-    The latter is the cross entropy (nats) of the discriminator, averaged over the tokens of all processes.
-    Differs from Chuang et al. 2022: the frozen generator is by default the model itself, not DistilBERT; only masked
-    tokens are replaced, at least one per text, each by the likeliest token.
+    The replaced-token loss is the discriminator's cross entropy (nats) on both copies of each text, averaged over the
+    tokens of all processes. Unlike in Chuang et al. 2022, the frozen generator is by default the model itself instead
+    of DistilBERT, and only masked tokens are replaced: at least one per text, each by the likeliest token.
     Raises `UsageError` if the generator lacks a pretrained masked-language head or uses another vocabulary.
     """
 
@@ -219,11 +219,11 @@ class DifferenceTexts(ContrastiveTexts):
         self.head: nn.Module | None = self.discriminator
 
     def texts(self) -> Sequence[Ids]:
-        """Return nothing, to keep the whole vocabulary: the generator can insert any id."""
+        """Return an empty sequence to keep the whole vocabulary: the generator can insert any token."""
         return ()
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return the weighted sum of both losses for the given indices."""
+        """Return the contrastive loss plus the weighted replaced-token loss of the texts in `batch`."""
         own = self._group.share(batch)
         ids = self.ids(own)
         vectors = encoded(encoder, ids)
@@ -240,7 +240,7 @@ class DifferenceTexts(ContrastiveTexts):
 
     @torch.no_grad()
     def _filled(self, batch: Batch, hidden: Hidden) -> tuple[Tensor, Tensor]:
-        """Return ids with the likeliest token at each masked position, and 1 at each changed one; (b, t) each."""
+        """Return ids with all masked tokens filled in, and labels: 1 if the token changed, else 0; (b, t) each."""
         places, words = hidden
         with evaluating(self._generator), evaluating(self._words):
             likeliest = self._words(hidden_states_at(self._generator, batch, places)).argmax(dim=-1)
@@ -270,7 +270,7 @@ def finetune_contrastive(
 
     Args:
         encoder: Model to truncate; stays unchanged.
-        rows: Anchors, positives and, for `hard-negatives`, negatives; `raw_texts` builds rows for `dropout`.
+        rows: Anchors, positives and, for `hard-negatives`, negatives. For raw text, `raw_texts` builds the rows.
         data: Graded pairs: dev selects checkpoint and seed; test is scored once per seed.
         out: Output folder for `lean/`, `contrastive.json` and `trials/`; repeat the call to resume.
         settings: Settings of the run.
@@ -285,22 +285,22 @@ def finetune_contrastive(
         LayerOutOfRangeError: The layer does not exist.
         LayerNotHeldError: A model cut at the layer cannot be saved exactly.
         FileProblemError: `out` is not writable or in use.
-        DivergedError: A seed diverged; the others are kept.
+        DivergedError: Training of a seed diverged; trials of the other seeds are stored.
     """
     start, run = time.perf_counter(), _Run(encoder, rows, data, settings or ContrastiveSettings(), generator, group)
     out = local_path(out)
     store = RunStore(out / "trials", run.key(), {"model": encoder.name, "contrastive": run.plain})
 
     def trial(seed: int, *, again: bool = False) -> Trial:
-        """Return the trial of `seed`; run it if missing or `again`."""
+        """Return the trial of `seed`; run it if it is not stored, or if `again`."""
         name = trial_name(run.depth, seed, run.training.epochs)
-        found = group.agree(store.read(name, Trial) if group.leads and not again else None)
-        if found is None:
+        record = group.agree(store.read(name, Trial) if group.leads and not again else None)
+        if record is None:
             running = {"checkpoint": store.checkpoint(name), "progress": reporter(progress), "stage_done": stage_done}
-            model, found = run.train(seed, **running)
+            model, record = run.train(seed, **running)
             if group.leads:
-                store.write_encoder(name, found, model)
-        return found
+                store.write_encoder(name, record, model)
+        return record
 
     with contextlib.ExitStack() as held:
         if group.leads:
@@ -308,7 +308,7 @@ def finetune_contrastive(
             held.enter_context(store.open())
         trials = run_trials((f"Seed {seed}", partial(trial, seed)) for seed in run.settings.seeds)
         best = max(trials, key=lambda one: (one.dev, -one.seed))
-        if not group.agree(store.has_weights(best.name)):  # weights of another seed were kept
+        if not group.agree(store.has_weights(best.name)):  # only weights of another seed are stored
             trial(best.seed, again=True)
         result = None
         if group.leads:
@@ -336,9 +336,9 @@ class _Run:
         group: Group,
     ) -> None:
         self.encoder, self.rows, self.data, self.settings, self.group = encoder, rows, data, settings, group
-        self.dev, self.columns, self.fills = _graded(data), _columns(rows, settings), generator or encoder
+        self.dev, self.columns, self.generator = _graded(data), _columns(rows, settings), generator or encoder
         self.training = settings.training(encoder.family.recipe, encoder.width)
-        self.depth = poolable_encoder(encoder, settings, seed=0).depth  # raises if they do not suit each other
+        self.depth = poolable_encoder(encoder, settings, seed=0).depth  # raises if the settings do not fit the model
         self.plain = settings.to_dict() | {"seeds": (), "layer": self.depth}
 
     def key(self) -> str:
@@ -346,16 +346,16 @@ class _Run:
         parts = [repr(self.plain), self.training.to_json(), self.rows.fingerprint(), self.data.fingerprint()]
         parts.append(str(self.group.size))
         if OBJECTIVES[self.settings.objective].fills_words:
-            parts += [encoder_digest(self.fills), masked_head_digest(self.fills)]
+            parts += [encoder_digest(self.generator), masked_head_digest(self.generator)]
         return run_key(self.encoder, *parts)
 
     def train(self, seed: int, **running: Any) -> tuple[Encoder, Trial]:
-        """Train a new encoder, and score its saved form."""
+        """Train a new encoder with this seed, and score the encoder as it will be saved."""
         settings, training, agree = self.settings, self.training, self.group.agree
         model = poolable_encoder(self.encoder, settings, seed=seed)
         on_dev = (PairEvaluator if settings.keep_pooler else BareEvaluator)(model, self.dev)
-        how: dict[str, Any] = {"seed": seed, "evaluate_every": settings.evaluate_every, "group": self.group}
-        run = TrainingRun(model, self._examples(model), on_dev, training, **how)
+        options: dict[str, Any] = {"seed": seed, "evaluate_every": settings.evaluate_every, "group": self.group}
+        run = TrainingRun(model, self._examples(model), on_dev, training, **options)
         run.train(task=f"{settings.objective}, {settings.pooling}, layer {self.depth}, seed {seed}", **running)
         if not settings.keep_pooler:
             remove_pooler(model)
@@ -371,12 +371,12 @@ class _Run:
         common: dict[str, Any] = {"temperature": settings.temperature, "group": self.group}
         if row.fills_words:
             weight, share = settings.replaced_weight, settings.masked_share
-            return DifferenceTexts(encoder, ids[0], self.fills, weight=weight, share=share, **common)
+            return DifferenceTexts(encoder, ids[0], self.generator, weight=weight, share=share, **common)
         made = builder(row.examples)(ids, own_weight=settings.hard_negative_weight, chunk=settings.chunk, **common)
         return cast(ContrastiveTexts, made)
 
     def result(self, trials: Sequence[Trial], chosen_seed: int, parameters: int, seconds: float) -> ContrastiveResult:
-        """Sum up the trials."""
+        """Return the result, with mean scores over the trials."""
         encoder, rows, data, training = self.encoder, self.rows, self.data, self.training
         dev, dev_std = mean_and_std([one.dev for one in trials])
         tests = [one.test for one in trials if one.test is not None]
@@ -425,7 +425,8 @@ def _columns(rows: TripletSet, settings: ContrastiveSettings) -> list[list[str]]
     """Return anchors, positives and, if needed, negatives. Raises `DataError`."""
     if len(rows) < FEWEST_ROWS:
         problem = f"Rows in {rows.name}: {len(rows)}; at least {FEWEST_ROWS} are needed. {rows.note}".rstrip()
-        raise DataError(problem, hint='Give thousands of rows; `objective="in-batch"` builds most rows from NLI pairs.')
+        hint = 'Give thousands of rows; `objective="in-batch"` builds the most rows from NLI pairs.'
+        raise DataError(problem, hint=hint)
     number = 3 if OBJECTIVES[settings.objective].data == "negatives" else 2
     if short := sum(len(row) < number for row in rows.rows):
         problem = f"{rows.name}: {short:,} of {len(rows):,} rows have no negative."

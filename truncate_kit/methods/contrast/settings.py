@@ -38,7 +38,7 @@ Over = Literal["both", "cls", "mean"]
 OVER: tuple[str, ...] = get_args(Over)
 POOLINGS: tuple[str, ...] = get_args(ContrastivePooling)
 MEANS = ("mean", "first-last", "mean-first-last")
-"""Poolings without a CLS state."""
+"""Poolings that use mean states and no CLS state."""
 
 
 TABLE_2: dict[str, dict[str, Any]] = {
@@ -52,17 +52,18 @@ TABLE_2: dict[str, dict[str, Any]] = {
     "attention": {"pooling": "layer-attention", "last_cls": False},  # CLS_all + AVG_all attention
     "layer-attention": {"pooling": "layer-attention"},  # CLS_all + AVG_all attention, CLS_last
 }
-"""Settings of the rows of the paper's Table 2; settings allow more combinations of `over` and `last_cls`."""
+"""Settings for each row of the paper's Table 2. `over` and `last_cls` allow combinations that the table lacks."""
 
 
 LARGE_WIDTH = 1024
 
 
 def default_budget(objective: str, recipe: str, width: int) -> tuple[float, float, int]:
-    """Return the default learning rate, rate with attention, and batch size.
+    """Return the default learning rate, learning rate with layer attention, and batch size.
 
-    Widths from 768 use Table 4: the RoBERTa-large row from 1,024, else the row of `recipe` (`Family.recipe`) or
-    BERT-base. Narrower models and other objectives use `scaled_learning_rate` and the objective's batch size.
+    From width 768, they come from Table 4 of the paper: the row of RoBERTa-large from width 1,024, else the row named
+    `recipe` (`Family.recipe`), else BERT-base. Narrower models, and objectives without `rates`, use
+    `scaled_learning_rate` and the objective's batch size.
     """
     row, rate = OBJECTIVES[objective], scaled_learning_rate(width)
     printed = row.rates if width >= BASE_WIDTH else {}
@@ -88,7 +89,7 @@ class ContrastiveSettings(Result):
     `hard_negative_weight=1`) and `diffcse` (7 plus replaced-token detection). `TABLE_2` lists the paper's poolings;
     `over`, `last_cls` and `literal` configure `LayerAttentionPooling`. `batch_size` counts rows over all processes;
     `default_budget` sets the default batch size and learning rate. `evaluate_every=None` evaluates once per epoch.
-    `chunk` affects only memory and time. The best seed on dev is saved.
+    `chunk` affects only memory and time. The model of the best seed on dev is saved.
     """
 
     objective: str = setting("in-batch", f"{described('contrast')}.", TRAINING, choices=_NAMES)
@@ -114,7 +115,7 @@ class ContrastiveSettings(Result):
     layer: int | None = setting(None, "Layer at which to cut the model; by default the last.", LAYERS, kind=int)
     temperature: float = setting(0.05, "Softmax temperature.", TRAINING, bounds=_TEMPERATURE)
     hard_negative_weight: float = setting(
-        0.0, "Added to the logit of a row's own negative (authors' code: 1).", TRAINING, bounds=WEIGHT
+        0.0, "Added to the logit of each anchor's hard negative (authors' code: 1).", TRAINING, bounds=WEIGHT
     )
     replaced_weight: float = setting(0.005, "Weight of the replaced-token loss in diffcse.", TRAINING, bounds=_REPLACED)
     masked_share: float = setting(0.3, "Share of tokens masked in diffcse.", TRAINING, bounds=_MASKED)
@@ -155,7 +156,7 @@ class ContrastiveSettings(Result):
             raise UsageError(problem, hint="Keep the pooler.")
         if not self.keep_pooler and attends and self.over == "mean" and not self.last_cls:
             raise UsageError(
-                "Without its pooler, this model returns CLS states, which attention over means does not train.",
+                "Without the pooler, the model returns CLS states, but attention over means does not train them.",
                 hint='Keep the pooler, or use `pooling="layer-attention"` with `over="both"` or `last_cls=True`.',
             )
         for field in fields(self):
@@ -175,7 +176,7 @@ class ContrastiveSettings(Result):
             weight_decay=0.0,
             warmup=0.0,
             precision=self.precision,
-            buckets=False,  # batches by length give easier negatives
+            buckets=False,  # batches of similar length give easier negatives
         )
 
 
@@ -202,11 +203,11 @@ class ContrastiveResult(Result):
     dev_std: float | None
     test: float | None
     test_std: float | None
-    test_texts: int  # distinct test texts
-    seen: int  # test texts that are also training texts
+    test_texts: int  # number of distinct test texts
+    seen: int  # number of test texts that are also training texts
     processes: int
     seconds: float  # of this call
-    seen_before: str = ""  # test pairs the model had seen, in words
+    seen_before: str = ""  # sentence about test pairs seen in earlier training
 
     @property
     def chosen(self) -> Trial:
@@ -216,7 +217,7 @@ class ContrastiveResult(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights(Result):
-    """Attention weight of each layer (0: embeddings) for each text; each row sums to 1."""
+    """Attention weights: one row per text, one column per layer (0: embeddings); each row sums to 1."""
 
     model: str
     texts: tuple[str, ...]

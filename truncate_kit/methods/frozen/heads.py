@@ -1,4 +1,4 @@
-"""Cached states of frozen blocks, and the autoencoders and heads trained on them."""
+"""Cached states of frozen blocks, and autoencoders and heads trained on these states."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,10 +20,10 @@ from truncate_kit.models.store import StoredRows, encoder_digest, sha256_of
 from truncate_kit.models.truncation import layer_states
 from truncate_kit.training.loop import Evaluator, Examples, TrainingRun
 
-CHUNK = 512  # seconds of work to repeat after a kill
+CHUNK = 512  # texts, a few seconds of work: all that is lost after a kill
 HELD_OUT = 0.1  # share of raw sentences
-_READ = 1024  # at a time, for moments
-_ENCODED = 512  # at a time
+_READ = 1024  # texts read at a time, for moments
+_ENCODED = 512  # texts encoded at a time
 _SMALLEST = 1e-12  # smaller variances are rounding errors
 
 Rows = NDArray[np.float32]
@@ -40,8 +40,8 @@ def cached_states(
 ) -> Rows:
     """Return pooled states (n, L, d) of blocks 1 … L, float32, read-only and memory-mapped.
 
-    A killed run continues, with the same bytes. Raises `FileProblemError` if `folder` is not writable or in use,
-    `UsageError` if the disk is too small.
+    A repeated call resumes after a kill, with the same result. Raises `FileProblemError` if `folder` is not writable or
+    in use, `UsageError` if the disk is too small.
     """
     raw: Literal[False, "all"] = False if final_norm or encoder.family.final_norm is None else "all"
     key = sha256_of(("states", encoder_digest(encoder), str(chunk), str(raw), *texts))
@@ -71,7 +71,7 @@ def take_states(values: Rows, places: Sequence[int] | NDArray[np.int64], device:
 
 
 class BlockAutoencoders(nn.Module):
-    """Autoencoders: block networks as encoders, with decoders of equal depth whose last layer is linear.
+    """Autoencoders, one per block: block networks encode, decoders of the same depth end in a linear layer.
 
     Losses are summed and no weights are shared, so each block trains independently.
     """
@@ -102,7 +102,7 @@ class BlockAutoencoders(nn.Module):
         return torch.cat([torch.baddbmm(shift.view(len(back), 1, -1), code, back) for code, back, shift in rows])
 
     def errors(self, states: Tensor) -> Tensor:
-        """Return reconstructed less given states (L, b, d), standardised: predicting the mean has a variance of 1."""
+        """Return reconstruction errors (L, b, d) of standardised states; predicting the mean gives a variance of 1."""
         errors: Tensor = self(states) - self.networks.standardized(states)
         return errors
 
@@ -123,12 +123,12 @@ class RawStates(Examples, Evaluator):
         return errors.square().mean(dim=(1, 2)).sum()
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Return the negative mean loss over the blocks; no Pearson."""
+        """Return the negative loss, averaged over the blocks, and None as Pearson correlation."""
         return -fmean(self.losses(cast(BlockAutoencoders, encoder))[0]), None
 
     @torch.inference_mode()
     def losses(self, model: BlockAutoencoders) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Return each block's mean squared error, of standardised states and in the states' own units."""
+        """Return the mean squared errors by block: for standardised states, and without standardisation."""
         total = torch.zeros(2, len(model.networks.code_widths), dtype=torch.float64)
         for start in range(0, len(self), _ENCODED):
             part = self._places[start : start + _ENCODED]
@@ -194,7 +194,7 @@ class StatePairs(Examples, Evaluator):
         loss: str = "log-variance",
     ) -> None:
         self.values, self.first, self.second, self.targets, self._loss = values, first, second, targets, loss
-        self._fixed: Tensor | None = None  # distances without networks
+        self._fixed: Tensor | None = None  # distances, cached for heads without networks
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -205,7 +205,7 @@ class StatePairs(Examples, Evaluator):
 
     @torch.no_grad()
     def distances(self, heads: LayerHeads) -> Tensor:
-        """Return 1 − cos of the codes of each pair at each block, (pairs, L) float32 on the CPU."""
+        """Return 1 − cosine between the codes of each pair at each block, (pairs, L) float32 on the CPU."""
         if heads.networks is None and self._fixed is not None:
             return self._fixed
         rows, places = np.unique([self.first, self.second], return_inverse=True)
@@ -220,7 +220,7 @@ class StatePairs(Examples, Evaluator):
         return distances
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return the loss of the batch."""
+        """Return the loss (0-d) between scores and targets of the pairs in `batch`."""
         heads, places = cast(LayerHeads, encoder), list(batch)
         if heads.networks is None:
             scores = heads.score(self.distances(heads)[places].to(heads.device))
@@ -237,7 +237,7 @@ class StatePairs(Examples, Evaluator):
 
     @torch.no_grad()
     def evaluation(self, heads: LayerHeads) -> Evaluation:
-        """Return both correlations and the scores."""
+        """Return the scores of all pairs, with both correlations."""
         return correlate(heads.score(self.distances(heads).to(heads.device)).tolist(), self.targets)
 
 
@@ -249,9 +249,9 @@ def new_heads(
     seed: int,
     autoencoders: BlockAutoencoders | None = None,
 ) -> LayerHeads:
-    """Return untrained heads scaled to the training `pairs`; their networks start as those of `autoencoders`.
+    """Return untrained heads scaled to the training `pairs`; their networks start from `autoencoders`, if given.
 
-    Without `code_widths` there are no networks: the codes are the states.
+    Without `code_widths`, the heads have no networks: the codes are the states.
     """
     generator = torch.Generator().manual_seed(seed)
     blocks, width = pairs.values.shape[1:]
@@ -269,6 +269,6 @@ def new_heads(
 
 
 def save(module: BlockAutoencoders | LayerHeads, folder: Path) -> None:
-    """Write weights, and for heads their settings. Raises `FileProblemError`."""
+    """Write the weights, and the settings of heads, to `folder`. Raises `FileProblemError`."""
     with replacing(folder) as target:
         write_module(target, module.settings if isinstance(module, LayerHeads) else None, module.state_dict())

@@ -1,4 +1,4 @@
-"""Frozen heads: cache states, run the paper's three steps, and save the best model."""
+"""Train heads on frozen blocks: cache hidden states, run the paper's three steps, and save the best model."""
 
 import itertools
 import json
@@ -64,15 +64,15 @@ def finetune_frozen(
     nli: PairSet | None = None,
     progress: ProgressOption = False,
 ) -> FrozenReport:
-    """Train heads over the states of frozen blocks of `encoder`; save the best with the blocks it needs.
+    """Train heads on the hidden states of frozen blocks; save the best heads with the blocks that they need.
 
     Args:
-        encoder: The model; the paper uses last-token pooling.
+        encoder: Model; the paper uses last-token pooling.
         data: Train, dev and test pairs with scores.
         out: Folder for `frozen/` (the model) and `frozen-heads/`; the same call resumes a killed run.
         settings: Steps, blocks and training.
-        raw: Sentences for `autoencoder`; dev and test sentences are left out.
-        nli: NLI pairs to train on first.
+        raw: Sentences to train the autoencoders on; sentences of dev and test are excluded.
+        nli: NLI pairs to train the heads on first.
         progress: True draws bars; a callable receives steps.
 
     Raises:
@@ -80,7 +80,7 @@ def finetune_frozen(
         UsageError: Settings do not suit the model.
         DataError: Pairs or sentences are missing or too few.
         FileProblemError: `out` cannot be written.
-        DivergedError: A trial diverged; the others are kept.
+        DivergedError: A trial diverged; the other trials are stored.
     """
     out = local_path(out)
     file, settings = out / RESULT_FILES["freeze"], settings or FrozenSettings()
@@ -104,16 +104,16 @@ def finetune_frozen(
 
 
 def _layers(encoder: Encoder, settings: FrozenSettings) -> tuple[int, ...]:
-    """Return the numbers of lowest blocks to try, rising. Raises `ModelError` or `UsageError`."""
+    """Return the numbers of lowest blocks to try, in ascending order. Raises `ModelError` or `UsageError`."""
     if encoder.depth == 0:
         raise ModelError(
-            f"{encoder.name} has no blocks: it is cut at its embeddings.", hint="Use a model with one layer or more."
+            f"{encoder.name} has no blocks: it is cut at its embeddings.", hint="Use a model with one block or more."
         )
     if settings.final_norm and encoder.family.final_norm is None:
         raise UsageError(f"{encoder.name} has no final norm.", hint="Leave out `final_norm`.")
     if (widest := max(settings.codes or (0,))) >= encoder.width:
-        states = f"the states of {encoder.name}, which have {encoder.width}"
-        raise UsageError(f"Codes of {widest} numbers are no shorter than {states}.", hint="Give narrower `codes`.")
+        problem = f"Codes of width {widest} do not compress the states of {encoder.name}, of width {encoder.width}."
+        raise UsageError(problem, hint="Give narrower `codes`.")
     if settings.layers == "auto":
         return (encoder.depth,)
     held = [layer for layer in layers_held(encoder.backbone.config) if layer > 0]
@@ -148,7 +148,10 @@ def nli_scores(pairs: PairSet) -> list[float]:
 def _draw_sentences(
     raw: Sequence[str] | None, splits: dict[str, PairSet], settings: FrozenSettings
 ) -> tuple[list[str], int]:
-    """Draw distinct raw sentences not in dev or test, and count those left out. Raises `UsageError` or `DataError`."""
+    """Draw distinct raw sentences, and count the sentences excluded because dev or test has them.
+
+    Raises `UsageError` or `DataError`.
+    """
     if raw is None:
         hint = 'Give texts as `raw`, or leave out the step: `steps=("cosine", "siamese")`.'
         raise UsageError("No raw sentences are given to train the autoencoders.", hint=hint)
@@ -163,7 +166,7 @@ def _draw_sentences(
 
 
 def _frozen_part(encoder: Encoder, layer: int) -> Encoder:
-    """Return the lowest blocks, without heads and later modules."""
+    """Return an encoder of the lowest `layer` blocks, without the modules after pooling."""
     base = truncate(encoder, layer, copy_weights=False).eval()
     base.pool_with(None)
     base.tail, base.heads = nn.Sequential(), None
@@ -177,7 +180,7 @@ def _name(step: str, layer: int, seed: int) -> str:
 class _Run:
     """Checked settings and data of one run, and its trials."""
 
-    raw: Rows  # if the autoencoders are trained
+    raw: Rows  # states of raw sentences, set if the autoencoders are trained
     autoencoders: BlockAutoencoders | None = None
 
     def __init__(
@@ -198,7 +201,7 @@ class _Run:
             nli_scores(nli)  # checked before anything is computed
             self.sets["nli"] = nli
         self.widths, self.cache = settings.code_widths(encoder.depth, encoder.width), work / "states"
-        # Autoencoders train together, so their weights depend on the layers.
+        # The autoencoders of all blocks train together, so their weights depend on the number of blocks.
         read = max(self.layers) if learns_raw else encoder.depth
         fixed = {name: value for name, value in settings.to_dict().items() if name not in ("layers", "steps", "seeds")}
         # The first seed draws sentences and trains the autoencoders.
@@ -208,7 +211,7 @@ class _Run:
         self.store = RunStore(work / "trials", key, {"model": encoder.name, "frozen": fixed})
 
     def read_states(self) -> None:
-        """Get the states of all distinct texts."""
+        """Compute or load the states of all distinct texts."""
         known = (trial.layer for trial in self.store.all(FrozenTrial).values())  # stored trials may need more blocks
         self.base, self.pairs = _frozen_part(self.encoder, max((*self.layers, *known))), dict[str, StatePairs]()
         norm, progress = self.settings.final_norm, self.progress
@@ -223,7 +226,7 @@ class _Run:
             self.raw = states(self.sentences)
 
     def trials(self) -> tuple[FrozenTrial, list[FrozenTrial]]:
-        """Run missing trials; return the best requested one, and all stored ones of these seeds."""
+        """Run missing trials; return the best requested trial, and all stored trials with these seeds."""
 
         def runs() -> Iterator[tuple[str, Callable[[], FrozenTrial]]]:
             for step in sorted(self.settings.steps, key=STEPS.index):
@@ -237,7 +240,7 @@ class _Run:
         return choose(asked), sorted(stored, key=lambda one: (STEPS.index(one.step), one.layer, one.seed))
 
     def report(self, chosen: FrozenTrial, trials: Sequence[FrozenTrial], heads: LayerHeads) -> FrozenReport:
-        """Report the trials, with the errors of the chosen heads."""
+        """Return the report of all trials, with the errors of the chosen heads."""
         encoder, settings, test, nli = self.encoder, self.settings, self.sets["test"], self.sets.get("nli")
         plain = new_heads(self.pairs["train"], (), settings, seed=settings.seeds[0])
         seen = seen_before(test, {encoder.name: encoder.seen})
@@ -269,21 +272,21 @@ class _Run:
             model = BlockAutoencoders(BlockNetworks(self.base.width, widths, depth=settings.depth))
             model.load_state_dict(read_weights(store.weights(_AUTOENCODERS)))
             return model
-        how: dict[str, Any] = {"seed": settings.seeds[0], "device": self.base.device, "left_out": self.left_out}
+        options: dict[str, Any] = {"seed": settings.seeds[0], "device": self.base.device, "left_out": self.left_out}
         checkpoint, progress = store.checkpoint(_AUTOENCODERS), self.progress
-        model, record = pretrain(self.raw, widths, settings, checkpoint=checkpoint, progress=progress, **how)
+        model, record = pretrain(self.raw, widths, settings, checkpoint=checkpoint, progress=progress, **options)
         store.write(_AUTOENCODERS, record, partial(save, model))
         return model
 
     def heads(self, trial: FrozenTrial) -> LayerHeads:
-        """Return a trial's heads; train again if the weights are missing or damaged."""
+        """Return the heads of a trial; train again if their weights are missing or damaged."""
         name = _name(trial.step, trial.layer, trial.seed)
         if not self.store.has_weights(name):
             self._trial(trial.step, trial.layer, trial.seed, again=True)
         return read_layer_heads(self.store.weights(name))
 
     def _trial(self, step: str, layer: int, seed: int, *, again: bool = False) -> FrozenTrial:
-        """Return the trial; run it if missing, or if `again`."""
+        """Return the trial; run it if it is not stored, or if `again`."""
         begin, name, settings = time.perf_counter(), _name(step, layer, seed), self.settings
         known = None if again else self.store.read(name, FrozenTrial)
         if known is not None:
@@ -321,7 +324,7 @@ def _block_correlations(heads: LayerHeads, pairs: StatePairs) -> tuple[float | N
 def _worst(
     heads: LayerHeads, dev: StatePairs, test: StatePairs, pairs: PairSet
 ) -> tuple[tuple[str, str, float, float, float], ...]:
-    """Return the largest test errors, less the mean error on dev, which the loss ignores."""
+    """Return the test pairs with the largest errors, less the mean error on dev: the loss ignores a constant shift."""
     held, predicted = (part.lowest(heads.blocks).evaluation(heads).cosines for part in (dev, test))
     errors = np.subtract(predicted, test.targets) - float(np.mean(np.subtract(held, dev.targets)))
     rows = zip(pairs, test.targets, predicted, errors.tolist(), strict=True)

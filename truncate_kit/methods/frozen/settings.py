@@ -1,4 +1,4 @@
-"""Settings and results of frozen heads. Importing this imports no torch."""
+"""Settings and results of heads trained on frozen blocks; does not import torch."""
 
 import math
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ from truncate_kit.training.settings import PRECISION_HELP, BaseTrial, TrainingSe
 
 COSINE, SIAMESE, AUTOENCODER = "cosine", "siamese", "autoencoder"
 STEPS = (COSINE, SIAMESE, AUTOENCODER)
-SCORES = ("exp", "sigmoid")  # as `LayerHeads`, which imports torch
+SCORES = ("exp", "sigmoid")  # `ScoreKind`, copied because its module imports torch
 LOSSES = ("mse", "log-variance")
 LOWER_SHARE, UPPER_SHARE = 4, 2  # the paper's 256 and 512 of 1,024
 _UNITS, _DEPTH = Bounds(1, 65_536), Bounds(1, 16)
@@ -39,24 +39,30 @@ _UNITS, _DEPTH = Bounds(1, 65_536), Bounds(1, 16)
 def _code_widths(text: str) -> tuple[int, int]:
     widths = whole_numbers(text)
     if len(widths) > 2:
-        raise UsageError(f"`codes` {text} names {len(widths)} widths.", hint="Give one, or one for each half.")
+        hint = "Give one width for all blocks, or two: for lower and for upper blocks."
+        raise UsageError(f"`codes` {text} names {len(widths)} widths.", hint=hint)
     return widths[0], widths[-1]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenSettings(Result):
-    """Steps, blocks and training of frozen heads.
+    """Settings of heads trained on frozen blocks.
 
-    Not from the FREEZE report: epochs, batch size, learning rate, hidden units, seeds, `exp`, and training the encoders
-    further in the step `autoencoder`. Only the report's last model uses the loss `log-variance`, log Var(ŷ − y). The
-    first seed draws sentences and trains the autoencoders.
+    The FREEZE report does not give epochs, batch size, learning rate, hidden units and seeds; the score `exp`, and
+    training the autoencoders' encoders further with the heads, are additions. In the report, only the last model uses
+    the loss `log-variance`, log Var(ŷ − y). The first seed draws raw sentences and trains the autoencoders.
     """
 
     layers: str = setting(
-        "auto", "Numbers of the lowest blocks, such as 6, 3,6,9 or 1..6; auto: all.", LAYERS, name="--layer"
+        "auto", "How many of the lowest blocks to use: 6, 3,6,9 or 1..6; auto: all.", LAYERS, name="--layer"
     )
     steps: tuple[str, ...] = setting(
-        STEPS, f"Some of {','.join(STEPS)}; the last needs --texts.", TRAINING, choices=STEPS, parse=names, default=None
+        STEPS,
+        f"Steps to run: {','.join(STEPS)}; {AUTOENCODER} needs --texts.",
+        TRAINING,
+        choices=STEPS,
+        parse=names,
+        default=None,
     )
     score: str = setting("exp", "exp (identical texts score 1), or the paper's sigmoid.", TRAINING, choices=SCORES)
     loss: str = setting(
@@ -65,7 +71,7 @@ class FrozenSettings(Result):
     hidden: int = setting(64, bounds=_UNITS)
     codes: tuple[int, int] | None = setting(
         None,
-        "Code widths of the lower and upper blocks; by default 1/4 and 1/2.",
+        "Code widths of lower and upper blocks; default 1/4, 1/2 of states.",
         TRAINING,
         bounds=_UNITS,
         parse=_code_widths,
@@ -74,7 +80,7 @@ class FrozenSettings(Result):
     depth: int = setting(1, "Layers of each block's network; not from the FREEZE report.", TRAINING, bounds=_DEPTH)
     final_norm: bool = setting(False, "Apply the model's final norm to the states of all blocks.", LAYERS)
     raw_sentences: int = setting(20_000, bounds=TEXTS)
-    epochs: int = setting(20, "Epochs, the best on dev kept; not from the FREEZE report.", TRAINING, bounds=EPOCHS)
+    epochs: int = setting(20, "Epochs; the best on dev is kept. Not from the FREEZE report.", TRAINING, bounds=EPOCHS)
     nli_epochs: int = setting(3, bounds=EPOCHS)
     pretraining_epochs: int = setting(10, bounds=EPOCHS)
     batch_size: int = setting(64, "Pairs per step; not from the FREEZE report.", TRAINING, bounds=BATCH)
@@ -88,7 +94,7 @@ class FrozenSettings(Result):
         object.__setattr__(self, "layers", as_text(self.layers))
 
     def training(self, epochs: int) -> TrainingSettings:
-        """Return training settings: random batches, needed by log Var, and no gradient clipping across blocks."""
+        """Return training settings: random batches, as log Var needs, and no gradient clipping across blocks."""
         return TrainingSettings(
             epochs=epochs,
             batch_size=self.batch_size,
@@ -106,27 +112,27 @@ class FrozenSettings(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenTrial(BaseTrial):
-    """Heads of one step on the lowest `layer` blocks; correlations × 100."""
+    """Heads trained in one step with one seed on the lowest `layer` blocks; correlations × 100."""
 
     step: str  # of `STEPS`
     blocks: tuple[float | None, ...]  # test Spearman at each block
-    parameters: int  # trained ones
+    parameters: int  # number of trained parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reconstruction(Result):
-    """The autoencoders: code widths and held-out mean squared errors, by block from 1."""
+    """Code widths and held-out mean squared errors of the autoencoders; the first entry is block 1."""
 
     code_widths: tuple[int, ...]
     losses: tuple[float, ...]  # standardised: 1 is the loss of predicting the mean
-    own_losses: tuple[float, ...]  # in the states' own units
-    num_sentences: int  # the held-out tenth included
-    left_out: int  # sentences in dev or test
+    own_losses: tuple[float, ...]  # without standardisation
+    num_sentences: int  # including the held-out tenth
+    left_out: int  # raw sentences excluded because dev or test has them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenReport(Result):
-    """The outcome of `finetune_frozen`; correlations × 100."""
+    """Result of `finetune_frozen`; correlations × 100."""
 
     model: str
     data: str
@@ -135,7 +141,7 @@ class FrozenReport(Result):
     pooling: str
     depth: int  # blocks of the full model
     width: int
-    states: tuple[float | None, ...]  # test Spearman of the plain states' cosine by block
+    states: tuple[float | None, ...]  # by block, test Spearman of the cosine of states without heads
     train_states: tuple[float | None, ...]  # the same on train (the paper's figure 1)
     trials: tuple[FrozenTrial, ...]
     chosen_step: str
@@ -143,7 +149,7 @@ class FrozenReport(Result):
     chosen_seed: int
     reconstruction: Reconstruction | None
     test_sentences_in_nli: int | None  # distinct sentences
-    # Largest errors: texts, target and score from 0 to 1, predicted − target − mean difference on dev.
+    # Test pairs with the largest errors: texts, target and score (0 to 1), error less the mean error on dev.
     worst: tuple[tuple[str, str, float, float, float], ...]
     overlap: Overlap
     seconds: float
@@ -151,32 +157,32 @@ class FrozenReport(Result):
 
     @property
     def groups(self) -> dict[tuple[str, int], list[FrozenTrial]]:
-        """Group the trials by step and blocks."""
+        """Return the trials by step and number of blocks."""
         return grouped(self.trials)
 
     @property
     def chosen(self) -> FrozenTrial:
-        """Return the saved trial."""
+        """Return the trial with the saved heads."""
         chosen = self.chosen_step, self.chosen_layer, self.chosen_seed
         return next(trial for trial in self.trials if (trial.step, trial.layer, trial.seed) == chosen)
 
     @property
     def steps(self) -> dict[str, tuple[int, ...]]:
-        """Return the numbers of blocks tried in each step, rising."""
-        return {step: tuple(layer for of, layer in self.groups if of == step) for step, _ in self.groups}
+        """Return the numbers of blocks tried in each step, in ascending order."""
+        return {step: tuple(layer for name, layer in self.groups if name == step) for step, _ in self.groups}
 
     @property
     def num_seeds(self) -> int:
-        """Count the trials of the largest group."""
+        """Return the most seeds of any step and number of blocks."""
         return max(map(len, self.groups.values()))
 
     def score(self, step: str, layer: int, measure: str) -> Span:
-        """Return `dev`, `dev_pearson`, `test` or `test_pearson` over the seeds."""
+        """Return mean and standard deviation over seeds; measure: `dev`, `test`, `dev_pearson` or `test_pearson`."""
         return mean_and_std([float(getattr(trial, measure)) for trial in self.groups[step, layer]])
 
 
 def grouped(trials: Sequence[FrozenTrial]) -> dict[tuple[str, int], list[FrozenTrial]]:
-    """Group trials by step and blocks, in their order."""
+    """Group trials by step and number of blocks; keep their order."""
     groups: dict[tuple[str, int], list[FrozenTrial]] = {}
     for trial in trials:
         groups.setdefault((trial.step, trial.layer), []).append(trial)
@@ -184,6 +190,6 @@ def grouped(trials: Sequence[FrozenTrial]) -> dict[tuple[str, int], list[FrozenT
 
 
 def choose(trials: Sequence[FrozenTrial]) -> FrozenTrial:
-    """Return the best seed on dev of the group with the best mean dev score; ties prefer fewer blocks."""
+    """Return the best trial on dev of the step and blocks with the best mean dev score; ties prefer fewer blocks."""
     best = max(grouped(trials).values(), key=lambda group: (fmean(one.dev for one in group), -group[0].layer))
     return max(best, key=lambda trial: (trial.dev, -trial.seed))

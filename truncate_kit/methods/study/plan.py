@@ -1,9 +1,9 @@
 """The plan of a study; its TOML file needs only `model` and `data`.
 
-seeds = 3                        # their number, from 0
+seeds = 3                        # number of seeds, from 0
 layers = "all"                   # or [3, 6, 9] or "2..5"
-read_earlier = false             # also score earlier layers of the last one's model
-cka = "bert, random weights"     # reference of CKA
+read_earlier = false             # also score the model of the last layer at earlier layers
+cka = "bert, random weights"     # reference model for CKA
 published = "reference"          # file or folder of published figures
 
 [training]                       # for all tasks
@@ -15,25 +15,25 @@ model = "mini-electra-discriminator"
 [[models]]
 model = "mini-bert"
 name = "bert, random weights"    # name in tables
-weights = "random"               # drawn once; else pretrained
+weights = "random"               # the same for all trials; else pretrained
 pooling = "cls"                  # else the model's own
 max_length = 64                  # tokens
-blocks = [1, 4, 6]               # to keep, or "1..3,6"; layers count these
-published = "BERT-base"          # name in the figures
+blocks = [1, 4, 6]               # blocks to keep, or "1..3,6"; layers count kept blocks
+published = "BERT-base"          # name in the published figures
 
-[[priors]]                       # learned before TMFT; an empty one is TMFT alone
+[[priors]]                       # training before TMFT; an empty table: TMFT alone
 
 [[priors]]
-words = "wordsim"                # folder of word similarity sets, learned before each trial
+words = "wordsim"                # folder of word similarity sets to train on before each trial
 tasks = ["bundled"]              # only before these tasks; else all
 
 [[priors]]
-texts = "domain.txt"             # raw text for masked words
+texts = "domain.txt"             # raw text for masked language modelling
 name = "in-domain"
 layer = 6                        # cut at this layer first
 epochs = 3
 batch_size = 256                 # texts per step
-learning_rate = 2e-5             # peak, also for words; else by width
+learning_rate = 2e-5             # peak rate, also for words; else by width
 precision = "fp32"
 
 [[tasks]]
@@ -82,7 +82,7 @@ Kind = TypeVar("Kind", bound=Result)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyModel(Result):
-    """One model."""
+    """One model of a study."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _KNOWN_KEYS
     model: str  # folder, hub name or miniature
@@ -96,7 +96,7 @@ class StudyModel(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyPrior(AdaptationSettings):
-    """Training before TMFT: on raw texts with these settings, then on words."""
+    """Training before TMFT: masked language modelling on texts with these settings, then TMFT on word pairs."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _KNOWN_KEYS
     name: str = ""  # added to the model's name
@@ -107,17 +107,17 @@ class StudyPrior(AdaptationSettings):
 
     @property
     def adaptation(self) -> AdaptationSettings:
-        """Return how models adapt to the texts."""
+        """Return the settings of masked language modelling on the texts."""
         return _inherited(AdaptationSettings, self)
 
     def label(self, model: StudyModel) -> str:
-        """Return the name in tables of `model` with this prior."""
+        """Return the name of `model` after this prior, for tables."""
         return f"{model.name}, {self.name} first" if self.name else model.name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyTask(TrainingSettings):
-    """One task, and how models are trained for it."""
+    """One task of a study: its data and training settings."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _KNOWN_KEYS
     data: str  # file, folder or hub name
@@ -133,21 +133,21 @@ class StudyTask(TrainingSettings):
     def __post_init__(self) -> None:
         TrainingSettings.__post_init__(self)
         if is_retrieval_folder(Path(self.data)) != (self.row.data == "judged"):
-            said = f"{self.name}: the objective {self.objective} does not suit {self.data}."
-            raise UsageError(said, hint=f'A retrieval folder needs objective = "{SEARCH}", pairs need another one.')
+            problem = f"{self.name}: the objective {self.objective} does not suit {self.data}."
+            raise UsageError(problem, hint=f'A retrieval folder needs objective = "{SEARCH}", pairs need another one.')
         if self.read_earlier and self.row.trains_head:
-            said = f"{self.name}: a classifier trained at the last layer does not fit earlier layers."
-            raise UsageError(said, hint="Add read_earlier = false to this task.")
+            problem = f"{self.name}: a classifier trained at the last layer does not fit earlier layers."
+            raise UsageError(problem, hint="Add read_earlier = false to this task.")
 
     @property
     def training(self) -> TrainingSettings:
-        """Return how models are trained."""
+        """Return the training settings of this task."""
         return _inherited(TrainingSettings, self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study(Result):
-    """Models × priors × tasks × layers × seeds."""
+    """Plan of a study: models × priors × tasks × layers × seeds."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = _KNOWN_KEYS
     models: tuple[StudyModel, ...]
@@ -191,7 +191,7 @@ class Study(Result):
 
 
 def _inherited(kind: type[Kind], part: Kind) -> Kind:
-    """Return the fields that `part` inherits from `kind`."""
+    """Return a `kind` with the fields that `part` inherits."""
     return kind(**{field.name: getattr(part, field.name) for field in fields(kind)})
 
 
@@ -205,7 +205,7 @@ def read_study(path: str | Path) -> Study:
     try:
         values = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
-        raise DataError(f"{path} is not TOML: {first_line(error)}.", hint="Name a TOML file.") from error
+        raise DataError(f"{path} is not TOML: {first_line(error)}.", hint="Give a TOML file.") from error
     try:
         return Study.from_dict(_arranged(values, path.resolve().parent))
     except UsageError as error:
@@ -217,7 +217,7 @@ def read_study(path: str | Path) -> Study:
 
 
 def _arranged(values: dict[str, Any], home: Path) -> dict[str, Any]:
-    """Return the fields of a `Study` from a file in `home`."""
+    """Convert the values of a TOML file in the folder `home` to fields of a `Study`."""
     shared = {"read_earlier": values.pop("read_earlier", False)} | values.pop("training", {})
     if "published" in values:
         values["published"] = _located(values["published"], home, is_path=True)
@@ -260,9 +260,9 @@ def _task(entry: dict[str, Any], shared: dict[str, Any]) -> dict[str, Any]:
 
 
 def _located(name: str, home: Path, *, is_path: bool) -> str:
-    """Return a path from the folder of the study file; other names are unchanged.
+    """Return a path relative to `home`, the folder of the study file; return a name that is no path unchanged.
 
-    is_path: `name` cannot be a hub name.
+    is_path: True if `name` is certainly a path.
     """
     full = os.path.expandvars(name)
     if "$" in full:
@@ -270,5 +270,5 @@ def _located(name: str, home: Path, *, is_path: bool) -> str:
     here = local_path(full)
     is_path |= full.startswith((".", "/", "~")) or full.count("/") > 1
     is_path |= is_there(home / here) or format_of(here) in (*PAIR_FORMATS, TEXT_FORMAT)
-    is_path |= full != BUNDLED and is_there(here)  # never read from the current folder
+    is_path |= full != BUNDLED and is_there(here)  # never use a path of the current folder
     return str(home / here) if is_path else full

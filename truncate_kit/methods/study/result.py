@@ -19,7 +19,7 @@ _LONGEST = 50  # characters of a task in a file name of 255 bytes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRow(Result):
-    """One model on one task at one layer; published figures are the paper's means in points."""
+    """Scores of one model on one task at one layer; published figures are the paper's means in points."""
 
     model: str
     task: str
@@ -35,16 +35,16 @@ class StudyRow(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CKARow(Result):
-    """Linear CKA, debiased or biased, with a layer of the reference on test texts; None if undefined."""
+    """Linear CKA between a layer and a layer of the reference, on test texts; debiased if not named biased, or None."""
 
     model: str
     reference: str
     task: str
     layer: int
     reference_layer: int
-    untrained: float | None  # before fine-tuning
-    last_trained: float | None  # both fine-tuned at the last layer
-    own_trained: float | None  # both at this layer, as in the paper
+    untrained: float | None  # both models before fine-tuning
+    last_trained: float | None  # both models fine-tuned at their last layers
+    own_trained: float | None  # both models fine-tuned at the compared layers, as in the paper
     num_texts: int
     untrained_biased: float | None = None
     last_trained_biased: float | None = None
@@ -53,7 +53,7 @@ class CKARow(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StudyResult(Result):
-    """All finished rows, by model in running order, task and layer."""
+    """All finished rows, in the order of models, tasks and layers in the run."""
 
     rows: tuple[StudyRow, ...]
     seconds: float  # of this call
@@ -80,10 +80,10 @@ class Curve:
 
     Attributes:
         rows: By layer.
-        best_dev: The paper's choice.
-        last: The last layer, if trained.
-        drop: Best test score of other layers, less the last layer's.
-        drops: True for two points and two standard errors; never with one seed.
+        best_dev: Row of the layer with the best dev score, the paper's choice.
+        last: Row of the last layer, if trained.
+        drop: Best test score of the other layers, minus the last layer's score.
+        drops: True if `drop` is at least two points and above two standard errors; False with one seed.
     """
 
     def __init__(self, rows: Sequence[StudyRow]) -> None:
@@ -102,7 +102,7 @@ class Curve:
 
 
 def pareto_front(rows: Sequence[StudyRow]) -> list[StudyRow]:
-    """Return the rows with the best test score for their parameters, fewest first."""
+    """Return the Pareto front of test score and number of parameters, smallest model first."""
     front: list[StudyRow] = []
     for row in sorted(rows, key=lambda r: (r.scores.parameters, -r.scores.test)):
         if not front or row.scores.test > front[-1].scores.test:
@@ -111,7 +111,7 @@ def pareto_front(rows: Sequence[StudyRow]) -> list[StudyRow]:
 
 
 def figure_name(task: str, kind: str) -> str:
-    """Return the file name of a task's figure: curves, layers, pareto or cka."""
+    """Return the file name of a task's figure; kind: curves, layers, pareto or cka."""
     name = "".join(char if char.isalnum() else "-" for char in task).strip("-")
     if len(name) > _LONGEST:
         name = f"{name[:_LONGEST]}-{hashlib.sha256(task.encode()).hexdigest()[:8]}"
@@ -128,20 +128,20 @@ SETS = {
     ("MRPC", "en"): "mrpc",
     ("SICK entailment", "en"): "sick",
 }
-# Later files win: scores by layer are from the paper's first version.
+# Figures of later files replace earlier ones: scores by layer are from the paper's first version.
 FILES = ("tmft_per_layer.csv", "tmft_best_layers.csv", "tmft_table1.csv", "tmft_table2.csv")
 
 Place = tuple[str, str, str, int, str, str, str]
-"""Model, data, setting, layer, dev or test, spearman, pearson or f1, and pooling."""
+"""Model, data, setting, layer, split (dev or test), metric (spearman, pearson or f1), and pooling."""
 Published = dict[Place, float]
 
 
 def read_published(path: str | None) -> Published:
-    """Read figures in points from a CSV file or the `FILES` of a folder. Raises `DataError`.
+    """Read published figures, in points, from a CSV file or the `FILES` of a folder. Raises `DataError`.
 
-    Scores by layer have the columns name, setting, dataset, layer, split, metric, mean (0 … 1) and maybe pooling;
-    Tables 1 and 2 of the TMFT paper model, layer, val_spearman, val_pearson, test_spearman, test_pearson and maybe
-    setting; single figures task, language, model, layer, metric, value.
+    Columns for scores by layer: name, setting, dataset, layer, split, metric, mean (0 … 1), optional pooling.
+    Columns for Tables 1 and 2 of the TMFT paper: model, layer, val_spearman, val_pearson, test_spearman, test_pearson,
+    optional setting. Columns for single figures: task, language, model, layer, metric, value.
     """
     if path is None:
         return {}
@@ -164,7 +164,7 @@ def read_published(path: str | None) -> Published:
 def _figures(rows: "csv.DictReader[str]") -> Iterator[tuple[Place, float]]:
     columns = set(rows.fieldnames or ())
     for row in rows:
-        layer = int(row["layer"] or -1)  # the paper leaves some out
+        layer = int(row["layer"] or -1)  # the paper does not give some layers
         if "val_spearman" in columns:
             for split, name in (("dev", "val"), ("test", "test")):
                 for metric in ("spearman", "pearson"):
@@ -181,5 +181,5 @@ def _figures(rows: "csv.DictReader[str]") -> Iterator[tuple[Place, float]]:
 
 
 def _setting(label: str) -> str:
-    """Read a setting of Table 1, such as "TMFT WS + TMFT STSB" or "DAPT NLI + TMFT STSB"."""
+    """Return the setting for a label of Table 1, such as "TMFT WS + TMFT STSB" or "DAPT NLI + TMFT STSB"."""
     return AFTER_TEXTS if label.startswith("DAPT") else AFTER_WORDS if "WS" in label.split() else PLAIN

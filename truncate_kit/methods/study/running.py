@@ -1,4 +1,4 @@
-"""Run a study trial by trial; a repeated call resumes a stopped study."""
+"""Run a study; a repeated call resumes a stopped study."""
 
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -42,9 +42,9 @@ from truncate_kit.training.loop import ALONE, Group, isolated
 from truncate_kit.training.queries import halves, read_judged
 from truncate_kit.training.settings import Trial, check_diverged, trial_name, word_training
 
-RANDOM_SEED = 0  # of random weights, whatever the seed of a trial
-CKA_SEED = 0  # of compared models, one per layer as in the TMFT paper
-MOST_TEXTS = 4_096  # for CKA
+RANDOM_SEED = 0  # for random weights, which are the same for all trials
+CKA_SEED = 0  # for the models that CKA compares: one per layer, as in the TMFT paper
+MOST_TEXTS = 4_096  # test texts for CKA
 
 
 @isolated()
@@ -57,24 +57,24 @@ def run_study(
     engine: Engine | None = None,
     device: str | None = None,
 ) -> StudyResult:
-    """Train every model after every prior on every task at every layer with every seed, the reference of CKA first.
+    """Train every model after every prior on every task at every layer with every seed, the CKA reference first.
 
     Args:
         study: Plan to run.
         out: Output folder for `trials/` and `adapted/`; finished work there is not repeated.
         progress: True draws bars and logs epochs; a `TrialWatcher` receives every epoch and finished trial.
-        finished: Called with all rows so far after each model and task, once there are as many as in `study.json` of
-            `out`, so that a resumed study loses no rows.
+        finished: Called with all rows so far, after each model and task. A resumed study calls it only when there are
+            as many rows as in `study.json` of `out`, so that no rows are lost.
         engine: See `finetune`.
-        device: Device of the models here.
+        device: Device of the models in this process.
 
     Raises:
         FileProblemError: Another study runs in `out`.
-        DivergedError: A model diverged on a task; raised after all others were run.
+        DivergedError: Training of a model on a task diverged; raised after all other trials.
     """
     start, watcher, folder = time.perf_counter(), watcher_of(progress), local_path(out)
     published = check_study(study, device)
-    # Adapted models are kept until all their trials have ended, also for the next call.
+    # Adapted models stay in `out` until all their trials have ended, also if the next call runs these trials.
     adapts = any(prior.texts is not None for prior in study.priors)
     with run_lock(folder), unfinished(folder / "adapted", shared=True) if adapts else nullcontext():
         earlier = StudyResult.read_if_whole(folder / STUDY_FILE)
@@ -87,7 +87,7 @@ def run_study(
             compared = part.model.name == study.cka or place in references
             try:
                 rows += part.rows(study, published, compared)
-            except DivergedError as error:  # others continue
+            except DivergedError as error:  # other models and tasks continue
                 diverged.append((f"{part.name}, {part.task.name}", error))
                 continue
             if compared:
@@ -105,7 +105,7 @@ def run_study(
 def adapt_all(
     study: Study, out: Path, *, device: str | None = None, group: Group = ALONE, progress: Progress = silent
 ) -> None:
-    """Adapt all models to raw text, shared by the processes of `group`; `run_study` then loads them."""
+    """Adapt all models to raw text with all processes of `group`; `run_study` then loads the adapted models."""
     check_study(study, device)
     folder = local_path(out)
     if group.leads:
@@ -117,14 +117,14 @@ def adapt_all(
 def _models(
     study: Study, out: Path, device: str | None, progress: Progress, group: Group = ALONE
 ) -> Iterator[tuple[StudyModel, StudyPrior, Encoder]]:
-    """Yield each model that has tasks after each prior, adapted to its texts; the reference of CKA first."""
+    """Yield each model after each of its priors, adapted to the prior's texts; the CKA reference comes first."""
     for model in sorted(study.models, key=lambda model: model.name != study.cka):
         loaded = load_model(model, device)
         for prior in filter(partial(study.tasks_of, model), study.priors):
             encoder = loaded
             if prior.texts is not None:
-                how: dict[str, Any] = {"layer": prior.layer, "group": group, "progress": progress}
-                encoder, _ = adapted(loaded, read_texts(prior.texts), out / "adapted", prior.adaptation, **how)
+                options: dict[str, Any] = {"layer": prior.layer, "group": group, "progress": progress}
+                encoder, _ = adapted(loaded, read_texts(prior.texts), out / "adapted", prior.adaptation, **options)
             yield model, prior, encoder
 
 
@@ -157,7 +157,7 @@ def check_study(study: Study, device: str | None = None) -> Published:
 
 
 def check_published(study: Study, figures: Published) -> None:
-    """Raise `UsageError` for names without published figures, or if none match the study."""
+    """Raise `UsageError` if a name has no published figures, or if no figures match the study."""
     places = {place[:2] for place in figures}
     wanted = {model.published for model in study.models} | {task.published for task in study.tasks}
     wanted -= {None, *chain(*places)}
@@ -165,12 +165,14 @@ def check_published(study: Study, figures: Published) -> None:
     if wanted or (figures and not places & {*product(*names)}):
         hint = 'Set published = "FILE OR FOLDER" for the study, and published = "NAME" for its models and tasks.'
         models, tasks = (", ".join(sorted(set(known))) for known in zip(*places, strict=True)) if places else ("", "")
-        of = repr(wanted.pop()) if wanted else "a model and a task of this study"
-        raise UsageError(f"There are no published figures of {of}.", hint=f"{hint} Models: {models}. Tasks: {tasks}.")
+        subject = repr(wanted.pop()) if wanted else "a model and a task of this study"
+        raise UsageError(
+            f"There are no published figures of {subject}.", hint=f"{hint} Models: {models}. Tasks: {tasks}."
+        )
 
 
 def load_model(model: StudyModel, device: str | None = None) -> Encoder:
-    """Load the model's selected blocks; random weights are seeded."""
+    """Load a model with only the selected blocks; random weights have a fixed seed."""
     encoder = load_encoder(model.model, pooling=model.pooling, max_length=model.max_length, device=device)
     if model.weights == "random":
         torch.manual_seed(RANDOM_SEED)
@@ -179,7 +181,7 @@ def load_model(model: StudyModel, device: str | None = None) -> Encoder:
 
 
 def task_data(task: StudyTask) -> tuple[PairSplits, RetrievalSet | None]:
-    """Load the pairs of a task and its selection and test queries, if any."""
+    """Load the pairs of a task, and its retrieval set of dev and test queries, if it has one."""
     kind, metric = task.row.data, task.search_metric
     if kind == "judged":
         return read_judged(task.data, metric=metric)
@@ -191,7 +193,7 @@ def task_data(task: StudyTask) -> tuple[PairSplits, RetrievalSet | None]:
 def _parts(
     study: Study, out: Path, watcher: TrialWatcher, engine: Engine | None, device: str | None
 ) -> Iterator["Part"]:
-    how: dict[str, Any] = {"watcher": watcher, "engine": engine}
+    options: dict[str, Any] = {"watcher": watcher, "engine": engine}
     for model, prior, encoder in _models(study, out, device, watcher.progress):
         first = None
         if prior.words is not None:
@@ -199,14 +201,14 @@ def _parts(
             first = WordPrior(encoder, words, word_training(prior.precision, prior.learning_rate))
         for task in study.tasks_of(model, prior):
             data, searched = task_data(task)
-            trials = TrialRunner(encoder, data, task.training, out / "trials", first, retrieval=searched, **how)
+            trials = TrialRunner(encoder, data, task.training, out / "trials", first, retrieval=searched, **options)
             yield Part(model, prior, task, trials)
 
 
 class Part:
-    """One model after one prior on one task: its trials, and states of its layers on the test texts for CKA.
+    """One model after one prior on one task: trials, and for CKA the hidden states of the test texts at each layer.
 
-    States are stored instead of weights, which are far larger.
+    For CKA, hidden states are stored instead of weights, which are far larger.
     """
 
     def __init__(self, model: StudyModel, prior: StudyPrior, task: StudyTask, runner: TrialRunner) -> None:
@@ -214,10 +216,10 @@ class Part:
         self.name, self.full, self.store = prior.label(model), runner.full, runner.store
 
     def rows(self, study: Study, published: Published, compared: bool) -> list[StudyRow]:
-        """Run what is missing, and collect states if the model is compared."""
+        """Run missing trials and return the rows; if `compared`, store hidden states for CKA."""
         runner, layers, seeds = self.runner, layers_named(self.full, study.layers), range(study.seeds)
         with self.store.open():
-            if compared:  # first, as it needs weights
+            if compared:  # before other trials, as their weights are not stored
                 self._collect(layers)
             earlier = runner.read_earlier(layers, seeds) if self.task.read_earlier else ()
             own = runner.run_all((layer, seed) for seed in seeds for layer in layers)
@@ -239,7 +241,7 @@ class Part:
             )
 
     def _figures(self, layer: int, published: Published) -> dict[str, float | None]:
-        """Return the published figures of a layer; empty for random weights, queries or other blocks."""
+        """Return the published figures of a layer; empty for random weights, queries or skipped blocks."""
         model, task, prior = self.model, self.task, self.prior
         blocks = (*range(1, layer + 1),) if model.blocks is None else model.blocks[:layer]
         if model.weights == "random" or task.retrieval is not None or blocks != (*range(1, layer + 1),):
@@ -256,12 +258,16 @@ class Part:
 
     @cached_property
     def texts(self) -> list[str]:
-        """Return the test texts, evenly thinned out to `MOST_TEXTS`."""
+        """Return the test texts; if they exceed `MOST_TEXTS`, an evenly spaced part."""
         texts = self.runner.task.test_texts(CKA_SEED)
         return texts[:: -(-len(texts) // MOST_TEXTS)]
 
     def _collect(self, layers: Sequence[int]) -> None:
-        """Store states of all layers, untrained and trained at the last layer, and of each other trained layer."""
+        """Store hidden states for CKA.
+
+        They are from all layers of the untrained model and of the model trained at the last layer, and from the last
+        layer of every other trained model.
+        """
         depth, store = self.full.depth, self.store
         store.tensor("states-untrained", lambda: self._states(self.full, "untrained"))
         missing = [(layer, CKA_SEED) for layer in {*layers, depth} if not store.has_weights(_trained(layer))]
@@ -279,16 +285,16 @@ class Part:
         return layer_states(encoder, self.texts, progress=progress)
 
     def _stages(self, layer: int) -> dict[str, Tensor | None]:
-        """Return a layer's states (n, d), if stored: untrained, trained at the last layer, trained at this one."""
+        """Return stored states (n, d) of a layer: untrained, trained at the last layer, trained at this layer."""
         untrained, last, own = (
             self.store.read_tensor(name) for name in ("states-untrained", _trained(self.full.depth), _trained(layer))
         )
-        at = {"untrained": untrained, "last_trained": last}
-        found = {stage: None if states is None else states[layer] for stage, states in at.items()}
-        return found | {"own_trained": None if own is None else own[-1]}
+        whole = {"untrained": untrained, "last_trained": last}
+        stages = {stage: None if states is None else states[layer] for stage, states in whole.items()}
+        return stages | {"own_trained": None if own is None else own[-1]}
 
     def cka(self, reference: "Part") -> Iterator[CKARow]:
-        """Yield linear CKA of each layer to the reference's at the same relative depth and stage."""
+        """Yield linear CKA between each layer and the reference's layer at the same relative depth."""
         held = layers_held(self.full.backbone.config)
         for layer, other in enumerate(relative_layers(self.full.depth, reference.full.depth)):
             if layer not in held:

@@ -1,4 +1,4 @@
-"""Run TMFT: train layers, choose one by a strategy, compare and save."""
+"""Run TMFT: train layers, choose one by a strategy, compare it with the full model, and save both."""
 
 import random
 import time
@@ -42,8 +42,8 @@ if TYPE_CHECKING:
     from truncate_kit.methods.priors import WordPrior
 
 HALVING = 3  # each round keeps a third of the layers for three times the epochs
-FORWARD_SHARE = 3  # cost of a pass without gradients: 1/3 training step
-RACE_SHARE = 0.1  # limit of ranking and racing, relative to an exhaustive search
+FORWARD_SHARE = 3  # a forward pass without gradients costs 1/3 of a training step
+RACE_SHARE = 0.1  # largest cost of ranking and racing, relative to an exhaustive search
 CONFIDENT = 0.5  # probability from which a predicted drop bounds the pick
 
 
@@ -74,17 +74,17 @@ def finetune(
         out: Output folder for `lean/`, `full/`, `sweep.json` and `trials/`; repeat the call to resume.
         settings: Layers, strategy, pick rule and seeds.
         training: Settings of every trial.
-        prediction: Predicted drop, which bounds pick and search.
+        prediction: Predicted drop, for the pick rule `robust` and the strategy `cka`.
         prior: Training before each trial.
-        teacher: Model with vectors to learn in addition to the labels.
-        teacher_weight: Weight of its loss.
-        full: The uncut model, if `encoder` was cut before.
+        teacher: Model that gives target vectors, in addition to the labels.
+        teacher_weight: Weight of the loss on target vectors.
+        full: The full model, if `encoder` was cut before.
         blocks: The kept blocks of `full`, if not the first ones.
         before: Training before the task, in words for model cards.
-        retrieval: Replaces dev and test: half of its queries choose epoch and layer, the other half is reported.
-            Training pairs with its texts, or judged ones with its queries, are left out.
+        retrieval: Retrieval set that replaces dev and test: half of its queries choose epoch and layer, the other half
+            is reported. Training pairs with a text of the set are excluded, or judged pairs with a query of the set.
         progress: True draws bars; a `TrialWatcher` receives steps, epochs and finished trials.
-        engine: Runs trials, by default one by one here.
+        engine: Runs the trials; by default one after another in this process.
 
     Raises:
         UsageError: Settings do not fit each other or the model.
@@ -92,7 +92,7 @@ def finetune(
         LayerOutOfRangeError: A layer does not exist.
         LayerNotHeldError: A model cut at a layer cannot be saved exactly.
         FileProblemError: `out` is not writable or in use.
-        DivergedError: A trial diverged; the others are kept.
+        DivergedError: A trial diverged; the other trials are stored.
         DeviceError: A worker of the engine died.
     """
     settings, folder = settings or SweepSettings(), local_path(out)
@@ -113,7 +113,7 @@ def finetune(
     runner = runner_of(encoder)
     last = runner if full is None else runner_of(full)
     if teacher is not None:
-        before = f"{before} Beside the labels: the vectors of {teacher.name}, weight {teacher_weight:g}.".lstrip()
+        before = f"{before} Targets besides the labels: vectors of {teacher.name}, weight {teacher_weight:g}.".lstrip()
     teachers, others = () if teacher is None else (teacher,), nullcontext() if last is runner else last.store.open()
     with output_folder(folder, encoder, "lean", "full", teachers=teachers), runner.store.open(), others:
         return _Sweep(runner, last, layers, settings, folder, before, blocks).run(prediction)
@@ -137,7 +137,7 @@ def sweep_prediction(
         max_length: Most tokens per text.
 
     Returns:
-        The prediction; None for named layers, without a train split or graded scores, or if `predicted_drop` has none.
+        The prediction; None if layers are named, graded train pairs are missing, or `predicted_drop` returns no drop.
     """
     train, settings, training = data.train, settings or SweepSettings(), training or TrainingSettings()
     if train is None or settings.layers not in ("auto", "all") or training.row.data != "scores":
@@ -148,12 +148,12 @@ def sweep_prediction(
 
 
 class Search:
-    """A search for the layer to keep; each strategy returns the layer.
+    """Strategies to find the layer to keep; each method returns this layer.
 
     Attributes:
-        trials: Shorter or stopped ones.
-        cost: Block-steps, without the chosen layer's full trials.
-        words: The reason, if no score was needed.
+        trials: Trials with fewer epochs, or stopped early.
+        cost: Blocks × training steps, without full trials of the chosen layer.
+        words: Reason for the layer, of strategies that compare no trained layers.
         rankings: Scores by strategy and layer.
     """
 
@@ -186,7 +186,7 @@ class Search:
             epochs *= HALVING
 
     def ranked(self, *names: Ranked) -> int:
-        """Rank layers cheaply by `names`, then race the best layers, unless two rankings pick the same layer.
+        """Return the layer that two rankings agree on; otherwise race the best layers of all rankings (`_race`).
 
         Probes favour shallow layers; training all layers at once harms the first and last ones (arXiv 2411.17299).
         """
@@ -202,7 +202,7 @@ class Search:
         return self._race(contending)
 
     def _race(self, contending: set[int]) -> int:
-        """Train these layers for as many epochs as `RACE_SHARE` pays for; only the winner continues."""
+        """Train these layers for as many epochs as `RACE_SHARE` allows; return the best, which trains on later."""
         runner, seed, budget = self._runner, self._seeds[0], self._runner.settings.epochs
         whole = len(self._seeds) * runner.steps(budget) * (_blocks(self._layers) - max(1, *self._layers))
         each = runner.steps(1) * max(1, _blocks(contending) - max(1, min(contending)))
@@ -218,19 +218,19 @@ class Search:
         return chosen
 
     def before_drop(self) -> int:
-        """Take the deepest layer before the predicted drop, or the last one."""
+        """Return the deepest layer before the predicted drop; if no drop is predicted, the last layer."""
         drop, self.words = self._picker.drop_from, "the deepest layer before the predicted drop"
         if drop is None:
             self.words = "the last; no drop predicted"
         return max((layer for layer in self._layers if drop is None or layer < drop), default=min(self._layers))
 
     def last(self) -> int:
-        """Take the last layer, as a baseline."""
+        """Return the last layer, as a baseline."""
         self.words = "the last"
         return max(self._layers)
 
     def at_random(self) -> int:
-        """Draw a random layer with the first seed, as a baseline."""
+        """Return a random layer, drawn with the first seed, as a baseline."""
         self.words = "drawn at random"
         return random.Random(self._seeds[0]).choice(list(self._layers))
 
@@ -256,7 +256,7 @@ SEARCHES: dict[str, Callable[[Search], int]] = {  # by the names of `STRATEGIES`
 
 
 class _Sweep:
-    """The runners of the model to cut and of the full one, the same if it was not cut before."""
+    """One sweep: `runner` trains cut models, `full` the full model; one object if `encoder` is the full model."""
 
     def __init__(
         self,
@@ -273,7 +273,7 @@ class _Sweep:
 
     def run(self, prediction: "DropPrediction | None") -> SweepResult:
         start, settings, encoder, full = time.perf_counter(), self.settings, self.runner.full, self.full.full
-        # First, with weights: a search then finds these trials stored.
+        # Train the full model first, and store its weights: the search can then use these trials.
         last = self.full.run_all((full.depth, seed) for seed in settings.seeds)
         likely = prediction is not None and prediction.sure >= CONFIDENT
         drop_from = prediction.from_layer if prediction is not None and likely else None
@@ -283,12 +283,13 @@ class _Sweep:
         if len(self.layers) > 1:
             layer = SEARCHES[strategy or "exhaustive"](search)
         chosen = self.runner.run_all((layer, seed) for seed in settings.seeds)
-        divided = self.runner.task.data.shares is not None  # by seed: others may train on the lean model's test pairs
+        # With splits by seed, other seeds may train on the lean model's test pairs.
+        divided = self.runner.task.data.shares is not None
         best = max(chosen, key=lambda trial: (trial.dev, -trial.seed))
         strongest = max(last, key=lambda trial: (divided and trial.seed == best.seed, trial.dev, -trial.seed))
         for runner, trial in ((self.runner, best), (self.full, strongest)):
             runner.run_all([(trial.layer, trial.seed)], keep_weights=True)
-        # Layers of earlier calls stay in the table.
+        # Layers trained in earlier calls stay in the table.
         own = [trial for trial in self.runner.finished() if trial.seed in settings.seeds]
         every = {(trial.layer, trial.seed): replace(trial, dev_draws=()) for trial in (*own, *last)}
         others = _blocks(other for other in layers_to_try(encoder) if other != layer)
@@ -318,7 +319,7 @@ class _Sweep:
             **self._scored_by(),
         )
         self._save(result, best, strongest)
-        # Keep each layer's best weights for other rules; with splits by seed, all of the full model for other seeds.
+        # Another pick rule may need the best weights of any layer; with splits by seed, also any seed's full model.
         ranked = sorted(result.trials, key=lambda trial: (trial.dev, -trial.seed))
         kept = {best.name, strongest.name, *{trial.layer: trial.name for trial in ranked}.values()}
         kept |= {trial.name for trial in last if divided}
@@ -327,7 +328,7 @@ class _Sweep:
         return result
 
     def _scored_by(self) -> dict[str, str]:
-        """Name the retrieval set, or describe the test pairs that model or teacher had seen."""
+        """Return fields of the result: the retrieval set's name, or a sentence about test pairs seen before."""
         runner = self.runner
         if runner.retrieval is not None:
             return {"retrieval": runner.retrieval.name}
@@ -335,7 +336,7 @@ class _Sweep:
         return {"seen_before": seen_before(runner.whole.evaluation, {model.name: model.seen for model in models})}
 
     def _certainty(self, layers: Collection[int], seed: int, own: Sequence[Trial]) -> Certainty | None:
-        """Compare these layers; None if dev has too few pairs."""
+        """Compare these layers on dev; None if dev has too few pairs."""
         if len(splits_for(self.runner.task.data, seed).dev or ()) < FEWEST_COMPARED:
             return None
         return certainty([trial for trial in own if trial.layer in layers], self.layers, self.settings.seeds)
@@ -349,7 +350,7 @@ class _Sweep:
         among = "among the requested layers" if named else f"{strategy} search"
         taken = f"{search.words} ({strategy}, no search)" if search.words else f"{rule} ({rule.name}, {among})"
         if search.rankings and self.runner.prior is not None:
-            taken += "; the ranking left out the training on words"
+            taken += "; the layers were ranked without the training on words"
         kept = " No block is cut; distillation makes the model smaller." if layer >= depth else ""
         return f"{place}: {taken}.{kept}"
 
@@ -385,7 +386,7 @@ def certainty(trials: Sequence[Trial], layers: Sequence[int] = (), seeds: Sequen
     Args:
         trials: Full trials of one model.
         layers: All candidates.
-        seeds: If at least two layers have all of these seeds, only such layers are compared.
+        seeds: If at least two layers have all of these seeds, only these layers are compared.
     """
     held = {(trial.layer, trial.seed): trial for trial in trials if trial.dev_draws}
     trained = {trial.layer for trial in trials}
@@ -417,9 +418,9 @@ def certainty(trials: Sequence[Trial], layers: Sequence[int] = (), seeds: Sequen
 
 
 def spread_over_seeds(means: Sequence[NDArray[np.float64]]) -> tuple[float, int]:
-    """Return the variance over seeds of a difference of two layers, and its degrees of freedom; (0, 0) for one seed.
+    """Return the variance over seeds of the difference of two layers, and degrees of freedom; (0, 0) for one seed.
 
-    The residuals of `means` (layers, seeds) are pooled over layers, as each has few seeds.
+    The residuals of `means` (layers, seeds) are pooled over layers, as each layer has few seeds.
     """
     table = np.array(means)
     freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
@@ -430,16 +431,16 @@ def spread_over_seeds(means: Sequence[NDArray[np.float64]]) -> tuple[float, int]
 def means_over_seeds(draws: NDArray[np.float64], spread: tuple[float, int]) -> NDArray[np.float64]:
     """Return resampled means over seeds of differences (seeds, resamples), widened by `spread`.
 
-    Student's t, because resampling two or three seeds gives far too narrow intervals. Layers that vary more than
-    the pooled `spread` keep their own variance.
+    The widening follows Student's t, as resampling two or three seeds gives far too narrow intervals. For layers that
+    vary more than the pooled `spread`, their own variance counts.
     """
-    from scipy.stats import t as student_t  # slow to import; results are read without it
+    from scipy.stats import t as student_t  # slow to import, and not needed to read results
 
     means, (pooled, freedom) = np.array(draws.mean(0)), spread
     if not freedom:
         return means
     variance = max(pooled, float(draws.mean(1).var(ddof=1))) / len(draws)
-    # Quantiles in random order, as random draws would vary at the ends.
+    # Quantiles of t in random order: random draws would make the ends of the interval vary.
     places = (np.arange(len(means)) + 0.5) / len(means)
     moved = np.random.default_rng(0).permutation(student_t.ppf(places, freedom))
     return np.array(means + moved * np.sqrt(variance))

@@ -1,7 +1,7 @@
-"""Settings and result of a sweep, and pick rules over dev scores. Importing this imports no torch.
+"""Settings and result of a sweep, and pick rules over dev scores; does not import torch.
 
-Dev scores favour shallow layers, so some rules prefer deep ones. On models that no rule was fitted on, no rule is
-significantly better than the paper's rule, the best dev score (`benchmarks/pick`).
+Dev scores favour shallow layers, so some rules prefer deep ones. On models that the rules were not fitted
+on, no rule is significantly better than the paper's rule, the best dev score (`benchmarks/pick`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -25,7 +25,8 @@ from truncate_kit.training.settings import TrainingSettings, Trial
 
 STRATEGIES = ("rankings", "guided", "exhaustive", "multi-exit", "probe", "cka", "last", "random")
 DEFAULT_RULE = "best-dev"
-# Bonus in points at the last layer, as deep layers learn later; without it `rankings` loses far more (benchmarks/pick).
+# Bonus in points at the last layer after short training, as deep layers learn later; without the bonus, `rankings`
+# picks far worse layers (benchmarks/pick).
 UNFINISHED_BONUS = 4.0
 
 
@@ -34,17 +35,17 @@ class Picker:
     """A pick rule with its parameters."""
 
     name: str
-    words: str  # description; `{within}` becomes the points
+    words: str  # description with the field `{within}`, in points
     within: float = 0.0  # tolerance or bonus, in points
-    choose: Callable[[Iterable[int]], int] | None = None  # among layers within the tolerance; by default the best
+    choose: Callable[[Iterable[int]], int] | None = None  # picks among layers within the tolerance; by default the best
     bonus: bool = False  # add `within` × layer / depth to each score
     before_drop: bool = False  # give `choose` only layers before the predicted drop
     drop_from: int | None = None  # first layer of a predicted drop
     depth: int | None = None  # layer with the full bonus; by default the deepest scored layer
-    ahead: float = 0.0  # added to the full bonus
+    ahead: float = 0.0  # points added to the full bonus
 
     def unfinished(self) -> "Picker":
-        """Return the rule for scores after short training."""
+        """Return the rule to use on scores after short training."""
         return self if self.bonus or self.choose else replace(self, ahead=UNFINISHED_BONUS)
 
     def pick(self, dev: Mapping[int, float]) -> int:
@@ -59,7 +60,7 @@ class Picker:
         order = list(scores)
         if self.choose:
             nearest = sorted(allowed, key=lambda layer: abs(scores[layer] - bound))
-            # The best layer sets the bound; the others lie nearest to it.
+            # The best layer sets the bound; then come the layers nearest to the bound.
             order = list(dict.fromkeys([order[0], self.pick(dev), *nearest]))
         return sorted(order[:keep])
 
@@ -83,7 +84,7 @@ _RULES = (
     Picker("best-dev", "the layer with the best dev score"),
     Picker("robust", "the deepest layer within {within} of the best dev score", 2.5, max, before_drop=True),
     Picker("small", "the smallest layer within {within} of the best dev score", 2.5, min),
-    # Worse than best-dev on sweeps that it was not fitted on: benchmarks/pick.
+    # Worse than best-dev on sweeps that this rule was not fitted on (benchmarks/pick).
     Picker("depth-bonus", "the best dev score with a bonus for depth, {within} at the last layer", 4.0, bonus=True),
 )
 PICK_RULES: dict[str, Picker] = {row.name: row for row in _RULES}
@@ -93,7 +94,7 @@ _WITHIN = ", ".join(f"{row.within:g} for {row.name}" for row in _RULES if row.wi
 def picker(
     rule: str = DEFAULT_RULE, within: float | None = None, drop_from: int | None = None, depth: int | None = None
 ) -> Picker:
-    """Return a pick rule; `within` defaults to its own points."""
+    """Return the pick rule of this name; `within` defaults to the points of the rule."""
     row = PICK_RULES[rule]
     return replace(row, within=row.within if within is None else within, drop_from=drop_from, depth=depth)
 
@@ -116,14 +117,14 @@ class SweepSettings(Result):
     within: float | None = setting(
         None, f"Tolerance in points: {_WITHIN}.", LAYERS, bounds=Bounds(0, 100, whole=False), kind=float
     )
-    seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds, from 0; the TMFT paper has 5.")
+    seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds, from 0; the TMFT paper uses 5.")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", as_text(self.layers))
         check_settings(self)
         check_seeds(self.seeds)
         if self.within is not None and not PICK_RULES[self.pick].within:
-            hint = f"Leave it out; the defaults are {_WITHIN}."
+            hint = f"Leave out `within`; rules with a tolerance are {_WITHIN}."
             raise UsageError(f"The `pick` rule {self.pick} has no `within`.", hint=hint)
 
 
@@ -134,19 +135,19 @@ def parse_layers(text: str, held: Sequence[int], depth: int) -> tuple[int, ...]:
     try:
         return tuple(dict.fromkeys(numbers_named(text)))
     except ValueError as error:
-        hint = f"Use a number, 3,6,9, 2..5 or all, or leave it out; this model has 0..{depth}."
+        hint = f"Use one number, a list (3,6,9), a range (2..5) or all; this model has layers 0..{depth}."
         raise UsageError(f"{text!r} names no layers.", hint=hint) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certainty(Result):
-    """Layers that may be the best one on dev."""
+    """Comparison of layers with the best one on dev, by 95 % intervals of the difference."""
 
     best: int  # best mean dev score
-    alike: tuple[int, ...]  # the 95 % interval of the difference to the best holds 0; sorted
-    compared: tuple[int, ...]  # fully trained with the same seeds; sorted
-    low: tuple[float, ...]  # lower end of that interval, by `compared`
-    high: tuple[float, ...]  # upper end
+    alike: tuple[int, ...]  # layers with 0 in the interval, so possibly the best; sorted
+    compared: tuple[int, ...]  # layers fully trained with the same seeds; sorted
+    low: tuple[float, ...]  # lower ends of the intervals, in the order of `compared`
+    high: tuple[float, ...]  # upper ends
     seeds: int
     not_trained: tuple[int, ...] = ()  # candidates without full training
     fewer_seeds: tuple[int, ...] = ()  # fully trained with too few seeds
@@ -171,15 +172,15 @@ class LayerScores(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult(Result):
-    """The outcome of `finetune`."""
+    """Result of `finetune`."""
 
     model: str
     data: str
-    data_fingerprint: str  # of the undivided pairs
-    settings: SweepSettings  # with the strategy used
+    data_fingerprint: str  # of the pairs before splitting
+    settings: SweepSettings  # including the strategy used
     training: TrainingSettings
     learning_rate: float
-    layers: tuple[LayerScores, ...]  # fully trained layers, rising
+    layers: tuple[LayerScores, ...]  # fully trained layers, in ascending order
     search: tuple[Trial, ...]  # shorter or stopped trials of the search
     trials: tuple[Trial, ...]  # full trials, including the full model's
     chosen: int
@@ -188,16 +189,16 @@ class SweepResult(Result):
     prediction: DropPrediction | None
     choice: str  # reason, in words
     metric: str  # in words
-    search_cost: int  # block-steps, without full trials of the chosen layer
-    exhaustive_cost: int  # the same for a search over all layers and seeds
+    search_cost: int  # blocks × training steps, without full trials of the chosen layer
+    exhaustive_cost: int  # cost of a search over all layers and seeds, computed alike
     seconds: float  # of the call
     before: str = ""  # training before the task, in words
-    blocks: tuple[int, ...] | None = None  # of the full model, if not the first ones
+    blocks: tuple[int, ...] | None = None  # kept blocks of the full model, if not the first ones
     # By strategy: (layer, score in points).
     rankings: dict[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
     certainty: Certainty | None = None
     retrieval: str = ""  # name of the set that replaced dev and test
-    seen_before: str = ""  # test pairs that model or teacher had seen, in words
+    seen_before: str = ""  # sentence about test pairs that model or teacher had seen
 
     @property
     def lean(self) -> LayerScores:
@@ -206,7 +207,7 @@ class SweepResult(Result):
 
     @property
     def rows(self) -> list[LayerScores]:
-        """Return the full model and fully trained layers, rising."""
+        """Return the scores of the full model and all fully trained layers, in ascending order."""
         return sorted({row.layer: row for row in (*self.layers, self.full)}.values(), key=lambda row: row.layer)
 
     def place(self, layer: int) -> str:

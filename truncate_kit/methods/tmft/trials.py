@@ -1,4 +1,4 @@
-"""Stored trials of one model on one task, and cheap rankings of layers."""
+"""Run and store trials of one model on one task, and rank layers cheaply."""
 
 import io
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -60,7 +60,7 @@ def exit_vectors_of(
 
 
 class MultiExit(Examples, Evaluator):
-    """Examples and evaluator of several layers at once, with one head per layer.
+    """Training examples and evaluator for several layers at once, with one head per layer.
 
     Args:
         trials: Examples and evaluators of the same pairs, by layer.
@@ -100,11 +100,11 @@ class MultiExit(Examples, Evaluator):
         return self._scores(exit_vectors_of(encoder, self._held_out[0].texts(), self._layers))
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Return the mean score over the layers; no Pearson."""
+        """Return the mean score over the layers, and None as Pearson correlation."""
         return fmean(self.by_layer(encoder).values()), None
 
     def probe(self, encoder: Encoder, seed: int, progress: Progress = silent) -> Scores:
-        """Train one linear map per layer on frozen states; return the best dev scores, in points."""
+        """Train one linear map per layer on frozen states; return the best dev score of each layer, in points."""
         generator = torch.Generator().manual_seed(seed)
         texts, count = self._any.texts(), len(self)
         drawn = count > PROBE_PAIRS
@@ -138,7 +138,7 @@ class TrialOrder:
     seed: int
     epochs: int  # of the whole trial
     stop_after: int | None  # epochs to run now; the checkpoint stays
-    searching: bool  # without a test score
+    searching: bool  # True for trials of a search, which skip the test score
     keep_weights: bool
 
     def __str__(self) -> str:
@@ -146,21 +146,21 @@ class TrialOrder:
 
     @property
     def name(self) -> str:
-        """Name the whole trial and its checkpoint."""
+        """Return the name under which the whole trial and its checkpoint are stored."""
         return trial_name(self.layer, self.seed, self.epochs)
 
     @property
     def task(self) -> str:
-        """Name the trial in progress reports."""
+        """Return the name of the trial in progress reports."""
         return f"{self}, {counted(self.epochs, 'epoch')}"
 
 
 RankingOrder = tuple[Ranked, tuple[int, ...], int]
-"""Name, layers and seed."""
+"""One ranking to run: name, layers and seed."""
 
 
 class TrialWork:
-    """Shared state of trials and rankings, sent to workers."""
+    """Model, task and settings that all trials and rankings share; sent to workers."""
 
     def __init__(
         self,
@@ -180,8 +180,8 @@ class TrialWork:
         """Run one trial or ranking; send steps and `TrialEvent`s.
 
         Returns:
-            Of a ranking: scores by layer. Of a trial: its record, or the error if it diverged; and its weights as
-                bytes, if ordered.
+            For a ranking, the scores by layer. For a trial, its record (or the error if training diverged), and the
+                weights as bytes if `order.keep_weights`.
         """
 
         def progress(task: str, done: int, total: int) -> None:
@@ -203,7 +203,7 @@ class TrialWork:
         return trial, weights.getvalue()
 
     def rank(self, name: Ranked, layers: Sequence[int], seed: int, progress: Progress = silent) -> Scores:
-        """Return the dev score of each layer, in points: by probes, or after one epoch of all layers at once."""
+        """Return each layer's dev score, in points: of a linear probe, or after training all layers for one epoch."""
         encoder = self.full if name == "probe" else truncate(self.full, max(layers))
         exits = MultiExit({layer: self.task.trial(encoder, seed) for layer in layers})  # each has its own head
         if name == "probe":
@@ -245,19 +245,20 @@ class TrialWork:
 
 
 class TrialRunner:
-    """Runs trials of one model on labelled pairs, and alone writes their store.
+    """Runs trials of one model on labelled pairs; only this object writes to their store, not the workers.
 
     Args:
         full: The full model.
-        data: Training pairs with texts of `retrieval`, or judged ones with its queries, are left out.
+        data: Labelled pairs; training pairs with a text of `retrieval`, or judged pairs with one of its queries, are
+            excluded.
         settings: Settings of every trial.
-        folder: Holds one store for each model, data and settings.
+        folder: Contains one store for each combination of model, data and settings.
         prior: Training before each trial.
-        teacher: Model with vectors to learn in addition to the labels.
-        teacher_weight: Weight of its loss.
-        retrieval: Replaces dev and test.
+        teacher: Model that gives target vectors, in addition to the labels.
+        teacher_weight: Weight of the loss on target vectors.
+        retrieval: Retrieval set that replaces dev and test.
         watcher: Receives steps, epochs and finished trials.
-        engine: By default, trials run one by one here.
+        engine: Runs the trials; by default one after another in this process.
         keeps_weights: Keep the weights of every full trial.
     """
 
@@ -282,7 +283,7 @@ class TrialRunner:
             from truncate_kit.training.queries import choosing_queries, halves
 
             queries, self._choosing = halves(full, retrieval), [*choosing_queries(retrieval)]
-            # Documents serve many queries: of judged pairs only queries are left out.
+            # A document can answer many queries, so judged pairs are excluded only for their queries.
             data = data.without_texts(retrieval.asked if settings.row.data == "judged" else retrieval.held_out)
         self.task = LabelledTask(full, data, settings.objective, teacher, teacher_weight, queries)
         parts = [settings.settled(full.width).to_json(), data.fingerprint()]
@@ -326,7 +327,7 @@ class TrialRunner:
             order = TrialOrder(layer, seed, budget, stop_after, searching, keep)
             known = self._stored(order)
             if known is not None and (not keep_weights or self.store.has_weights(known.name)):
-                yield self._told(known)
+                yield self._report(known)
             else:
                 orders.append(order)
         # Start with deep layers: they take longest.
@@ -344,11 +345,11 @@ class TrialRunner:
                 encoder = truncate(self.full, order.layer)
                 encoder.load_state_dict(torch.load(io.BytesIO(weights), self.full.device, weights_only=True))
             self.store.write_encoder(trial.name, trial, encoder)
-            yield self._told(trial)
+            yield self._report(trial)
         check_diverged(diverged)
 
     def _stored(self, order: TrialOrder) -> Trial | None:
-        """Return the stored trial, or its first epochs; None if missing."""
+        """Return the stored trial, cut to `stop_after` epochs; None if missing."""
         whole, stop_after = self.store.read(order.name, Trial), order.stop_after
         if whole is None and stop_after is not None:
             return self.store.read(trial_name(order.layer, order.seed, order.epochs, stop_after), Trial)
@@ -356,7 +357,7 @@ class TrialRunner:
 
     def finished(self) -> list[Trial]:
         """Return stored trials with the full budget, by layer and seed."""
-        # The record of an earlier layer has another name.
+        # Skip records of `read_earlier`, which are stored under another name.
         own = (trial for name, trial in self.store.all(Trial).items() if name == trial.name)
         trials = [trial for trial in own if trial.epochs == self.settings.epochs and trial.test is not None]
         return sorted(trials, key=lambda trial: (trial.layer, trial.seed))
@@ -370,7 +371,7 @@ class TrialRunner:
         words = NO_KEYS if prior is None else prior.learned(seed)
         return merged(self.full.seen, words, query_keys(queries), NO_KEYS if teacher is None else teacher.seen, pairs)
 
-    def _told(self, trial: Trial) -> Trial:
+    def _report(self, trial: Trial) -> Trial:
         kind: Literal["finished", "stopped"] = "finished" if trial.stopped_after is None else "stopped"
         event = TrialEvent(kind, trial.layer, trial.seed, trial.epochs, trial.epochs_run, trial.dev, test=trial.test)
         self.watcher.trial(event)
@@ -409,16 +410,16 @@ class TrialRunner:
         return tuple(filter(None, (read(*place) for place in places)))
 
     def rank(self, names: Sequence[Ranked], layers: Sequence[int], seed: int) -> list[Scores]:
-        """Return each ranking's scores by layer, in points; run missing rankings as one batch."""
+        """Return the scores by layer of each ranking, in points; run all missing rankings at once."""
 
-        def kept(name: str) -> str:
+        def stored_name(name: str) -> str:
             return f"{name}-seed{seed}-layers{'-'.join(map(str, layers))}"
 
-        rankings = {name: self.store.read_tensor(kept(name)) for name in names}
+        rankings = {name: self.store.read_tensor(stored_name(name)) for name in names}
         missing: list[RankingOrder] = [(name, tuple(layers), seed) for name in names if rankings[name] is None]
         for (name, *_), scores in self._engine.run(self._work, missing, self._pass_on):
             rankings[name] = self.store.tensor(
-                kept(name), partial(torch.tensor, list(scores.values()), dtype=torch.float64)
+                stored_name(name), partial(torch.tensor, list(scores.values()), dtype=torch.float64)
             )
         return [dict(zip(layers, tensor.tolist(), strict=True)) for tensor in rankings.values() if tensor is not None]
 
@@ -428,7 +429,7 @@ def _earlier(layer: int, seed: int) -> str:
 
 
 def scores_by_layer(encoder: Encoder, trials: Sequence[Trial]) -> tuple[LayerScores, ...]:
-    """Return mean scores and sample standard deviations over the seeds of each layer."""
+    """Return each layer's mean scores and sample standard deviations over seeds."""
     kept = parameters_kept(encoder.backbone.config)
     above = [encoder.tail, *([] if encoder.pooler is None else [encoder.pooler])]
     others = sum(parameter.numel() for module in above for parameter in module.parameters())
@@ -444,7 +445,7 @@ def scores_by_layer(encoder: Encoder, trials: Sequence[Trial]) -> tuple[LayerSco
 
 
 def kept_encoder(encoder: Encoder, blocks: Sequence[int]) -> Encoder:
-    """Keep only these blocks, to train them. Raises `UsageError` if all are needed, or the errors of `keep`."""
+    """Return the encoder with only these blocks, to train it. Raises `UsageError`, or the errors of `keep`."""
     if encoder.pools_over_layers or encoder.heads is not None:
         raise UsageError(
             f"The vectors of {encoder.name} combine several layers, so no block can be left out.",
@@ -455,7 +456,7 @@ def kept_encoder(encoder: Encoder, blocks: Sequence[int]) -> Encoder:
 
 def layers_to_try(encoder: Encoder) -> tuple[int, ...]:
     """Return the layers at which the model can be cut and trained."""
-    # Vectors of several layers need all of them.
+    # Vectors that combine several layers need all layers.
     if encoder.pools_over_layers:
         return (encoder.depth,)
     lowest = 1 if _alike_at_0(encoder) else 0
@@ -485,7 +486,8 @@ def layers_named(encoder: Encoder, text: str) -> tuple[int, ...]:
     for layer in layers:
         truncated_config(encoder.backbone.config, layer)
         if layer not in held:
-            why = "its vectors combine several layers" if encoder.pools_over_layers else "all texts have equal vectors"
+            several = encoder.pools_over_layers
+            reason = "its vectors combine several layers" if several else "all texts have equal vectors"
             hint = f"Use layers from {held[0]} to {held[-1]}, or another `pooling`."
-            raise UsageError(f"{encoder.name} cannot be trained at layer {layer}: {why}.", hint=hint)
+            raise UsageError(f"{encoder.name} cannot be trained at layer {layer}: {reason}.", hint=hint)
     return layers
