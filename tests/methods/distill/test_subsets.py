@@ -77,7 +77,7 @@ class Heard(list):
 @pytest.mark.parametrize(("seconds", "announced"), [(5.0, 0), (0.0, 1)])
 def test_a_search_that_is_long_is_announced(bert, seconds, announced, monkeypatch):
     heard = Heard()
-    monkeypatch.setattr(subsets, "SAID_SECONDS", seconds)
+    monkeypatch.setattr(subsets, "ANNOUNCED_SECONDS", seconds)
     found = search_subsets(bert, evaluator_of(bert), progress=heard)
     assert (found.exact, found.num_texts, len(heard)) == (True, None, announced)
 

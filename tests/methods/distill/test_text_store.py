@@ -96,16 +96,16 @@ def test_vectors_are_those_of_the_encoder_and_survive_damage(vectors, tmp_path):
     torch.testing.assert_close(store.vectors_at([*range(len(TEXTS))]), encoder.vectors(TEXTS), atol=2e-3, rtol=2e-3)
     copied = shutil.copytree(store.folder.parent, tmp_path / "copied")
     damaged, seen = TextStore(copied / "texts"), []
-    raw = bytearray((damaged.beside / "vectors.bin").read_bytes())
+    raw = bytearray((damaged.vectors_folder / "vectors.bin").read_bytes())
     raw[40] ^= 0xFF
-    (damaged.beside / "vectors.bin").write_bytes(raw)
+    (damaged.vectors_folder / "vectors.bin").write_bytes(raw)
     for steps in ([len(TEXTS)], []):  # the damaged chunk; then nothing is missing
         add_vectors(encoder, damaged, progress=lambda *step: seen.append(step[1]))
         assert seen == steps
         seen.clear()
     assert np.array_equal(damaged.vectors, store.vectors)
-    assert fastest(encoder, damaged.beside / "full").threads == torch.get_num_threads()
-    other = fastest(truncate(encoder, 1), damaged.beside / "full")  # whose graph is there is known
+    assert fastest(encoder, damaged.vectors_folder / "full").threads == torch.get_num_threads()
+    other = fastest(truncate(encoder, 1), damaged.vectors_folder / "full")  # whose graph is there is known
     torch.testing.assert_close(other.vectors(TEXTS[:3]), truncate(encoder, 1).vectors(TEXTS[:3]))
 
 

@@ -68,17 +68,17 @@ if TYPE_CHECKING:
     from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.methods.distill.labels import Labels
 
-LOST = 1.0  # points: a larger loss in training saves the untrained blocks
+LOST = 1.0  # points; if training lowers the score by more, the untrained blocks are saved
 AGREEMENT_PER_POINT = 3.0
-"""Agreement points per score point: on STS, lean models lost less than a third as many points (benchmarks/lean)."""
-ROUNDS, MOST_ROUNDS, SECONDS, TIMED_TEXTS = 5, 25, 10.0, 128  # small models are noisy
+"""On STS, lean models lost more than three points of agreement per score point (benchmarks/lean)."""
+ROUNDS, MOST_ROUNDS, SECONDS, TIMED_TEXTS = 5, 25, 10.0, 128  # times of small models are noisy
 PRECISIONS = precisions_for("cpu")
 SHARES = (1, 2, 4)  # divisors of a vector's width
 Speed = tuple[float, tuple[float, float]]  # texts per second; 95 % interval relative to the reference
 
 
 def check_budget(budget: Budget, encoder: Encoder, layer: int | None = None) -> None:
-    """Check that a lean model with the vectors of `layer` (by default the last) can have the budget's blocks.
+    """Check that the budget's blocks are possible if `layer` (by default the last) is the target layer.
 
     Raises `ModelError`, `LayerOutOfRangeError` or `UsageError`.
     """
@@ -99,8 +99,8 @@ def check_size(megabytes: float, encoder: Encoder) -> None:
     if least > megabytes:
         raise UsageError(
             f"The smallest lean model takes {least:.1f} megabytes.",
-            hint="Give more `megabytes`; most of a small model is its vocabulary, which `keep_words()` cuts, and its "
-            'int8 graph is a quarter of the size: `export_onnx(settings=ExportSettings(precision="int8"))`.',
+            hint="Give more `megabytes`. Most of a small model is its vocabulary, which `keep_words()` cuts; an int8 "
+            'graph is a quarter of the size: `export_onnx(settings=ExportSettings(precision="int8"))`.',
         )
 
 
@@ -134,21 +134,21 @@ def side_by_side(
 
 
 def speeds(seconds: Array, num_texts: int, reference: int) -> list[Speed]:
-    """Return each run's speed from its median time; seconds (runs, rounds), all runs resampled by the same rounds."""
+    """Return each run's speed by its median time, with an interval over rounds; seconds: (runs, rounds)."""
     rates = (num_texts / np.median(seconds, axis=1)).tolist()
     medians = np.median(seconds[:, np.stack(list(draws(seconds.shape[1], RESAMPLES)))], axis=2)
     return [(rate, interval(row)) for rate, row in zip(rates, medians[reference] / medians, strict=True)]
 
 
 def run_name(blocks: Blocks) -> str:
-    """Name a subset in a store."""
+    """Return the name of a subset in a store."""
     return "blocks" + "-".join(map(str, blocks))
 
 
 class Distillation:
-    """A distillation in one process of a group; the leading process opens the stores and decides.
+    """A distillation in one process of a group; the leading process writes the stores and selects the blocks.
 
-    Without `labels`, agreement chooses the blocks. `searches` stores results that do not depend on training.
+    Without `labels`, blocks are selected by agreement. `searches` stores results that do not depend on training.
     """
 
     def __init__(
@@ -191,11 +191,11 @@ class Distillation:
         self.searches = store("search", usual)
 
     def run(self, before: str) -> DistillResult:
-        """Search, train, choose, measure, and save `lean/` and `full/`; before: earlier changes to the full model."""
+        """Search, train, select, measure, and save `lean/` and `full/`; before: earlier changes to the full model."""
         labels, candidates = self.labels, self._sizes()
         chosen = self._choose(candidates)
         whole = self.learn(chosen, weights=True)
-        self.group.agree(None)  # ends `help`
+        self.group.agree(None)  # ends `help` in the other processes
         lean, words, student = self._saved(whole)
         students = [student if row.blocks == chosen else row for row in self._recorded("blocks")]
         frontier, covered = self._frontier(chosen)
@@ -252,9 +252,9 @@ class Distillation:
             self._taught(order[0], few=order[1])
 
     def _saved(self, student: LeanModel) -> tuple[Encoder, VocabularyCut | None, LeanModel]:
-        """Return the model to save, its vocabulary cut, and the student with its agreement after a cut.
+        """Return the model to save, the record of its vocabulary cut, and the student's row after the cut.
 
-        The cut for this agreement ignores the reporting texts.
+        Agreement after the cut is measured with a vocabulary that ignores the report texts.
         """
         lean = self.runs.encoder(run_name(student.blocks), self.encoder.device)
         if self.vocabulary is None:
@@ -278,7 +278,7 @@ class Distillation:
         )
 
     def _sizes(self) -> list[LeanModel]:
-        """Return the best or named subset of each size, the full model last, timed once."""
+        """Return a row for the best or named subset of each size, the full model last; all are timed together."""
         search, named = self._search, self.budget.named_blocks
         name = f"sizes-{timed_on(self.encoder)}" + ("" if named is None else f"-{run_name(named)}")
         measured = self.searches.read(name, Measured)
@@ -321,7 +321,7 @@ class Distillation:
             taken = within_limit(candidates, self.budget)
             settled = candidates[candidates.index(taken)] = self._settled(taken)
             return settled.blocks
-        # Scores rise with the number of blocks, but for noise.
+        # A binary search, as scores rise with the number of blocks, apart from noise.
         low, high, tried = 0, len(candidates) - 2, list[LeanModel]()
         while low <= high:
             middle = (low + high) // 2
@@ -337,18 +337,19 @@ class Distillation:
     def _settled(self, row: LeanModel) -> LeanModel:
         """Replace the row's blocks by the leading subset with the best score after training on few texts.
 
-        Untrained scores mislead: blocks 5 and 6 of all-MiniLM-L6-v2 lead, 1 and 6 train better (benchmarks/lean).
+        Scores before training mislead: of all-MiniLM-L6-v2, blocks 5 and 6 lead, but blocks 1 and 6 are better after
+        training (benchmarks/lean).
         """
         leading = [one for one in self._search.leading if len(one[0]) == len(row.blocks)]
         if len(self.budget.named_blocks or ()) == len(row.blocks) or len(leading) < 2 or self._few is None:
             return row
-        if self._search.num_texts is not None:  # trained models are scored on all texts
+        if self._search.num_texts is not None:  # as trained models will be, score on all texts
             leading = [(blocks, self.evaluator.score(self._view(blocks))[0]) for blocks, _ in leading]
         best = best_tryout([self._try_out(*one) for one in leading])
         return self._scored(row, best.blocks, best.untrained)
 
     def _after_learning(self, row: LeanModel, students: Sequence[LeanModel], chosen: Blocks) -> LeanModel:
-        """Return the best student of the row's size over all runs; of the chosen size, the chosen blocks."""
+        """Return the best stored student of the row's size; for the chosen size, the student with the chosen blocks."""
         same = [student for student in students if len(student.blocks) == len(row.blocks)]
         if len(row.blocks) == len(chosen):
             same = [student for student in same if student.blocks == chosen]
@@ -363,8 +364,8 @@ class Distillation:
     def _frontier(self, chosen: Blocks) -> tuple[tuple[LeanModel, ...], float | None]:
         """Return all measured graphs and `Measured.covered`.
 
-        `frontier` first measures the full model and new students with weights; without `frontier`, the result is empty
-        unless the chosen model was measured.
+        With `frontier`, first measure the full model and all new students that have weights. Without `frontier`, return
+        earlier measurements only if they include the chosen model.
         """
         place = f"graphs-{timed_on(self.encoder)}-"
         measured = [one for name, one in self.runs.all(Measured).items() if name.startswith(place)]
@@ -383,16 +384,16 @@ class Distillation:
     def _measure_graphs(self, encoders: Sequence[tuple[Blocks, Encoder]]) -> Measured:
         """Export each encoder in both precisions, and measure score, speed and size; the full model is first.
 
-        The full model's cosines between held-out texts choose the float layers of int8 graphs, without labels. The
-        smaller vocabulary keeps the training texts' pieces; its vectors are computed by the whole graph.
+        The full model's cosines between held-out texts, not labels, select the float layers of int8 graphs. The smaller
+        vocabulary keeps the training texts' pieces; its vectors are computed by the whole graph.
         """
         texts, evaluator, report = self.texts, self.evaluator, self.report
         held_out = np.concatenate([self.choosing, self.reporting])
         learned = {piece for place in self.learned_from.tolist() for piece in texts.ids(place)}
         all_words = int(self.encoder.backbone.config.vocab_size)
-        # By vocabulary size.
+        # Ids of selection and report texts, by vocabulary size.
         ids: dict[int, tuple[Sequence[Ids], Sequence[Ids]]] = {all_words: (evaluator.texts(), report.texts())}
-        with suppress(ModelError):  # no piece can go
+        with suppress(ModelError):  # no piece can be removed
             pieces = kept_pieces(self.encoder, learned)
             cut = keep_pieces(self.encoder, pieces)
             judge = None if self.labels is None else self.labels.judge(cut)
@@ -442,7 +443,7 @@ class Distillation:
         return keep(self.encoder, blocks, copy_weights=False)
 
     def _recorded(self, prefix: str) -> list[LeanModel]:
-        """Return stored rows: `blocks` trained on all texts, `tryout` on few."""
+        """Return stored rows; prefix: `blocks` (trained on all texts) or `tryout` (trained on few texts)."""
         return [row for name, row in self.runs.all(LeanModel).items() if name.startswith(prefix)]
 
     def _try_out(self, blocks: Blocks, untrained: float) -> LeanModel:
@@ -459,7 +460,7 @@ class Distillation:
         return self.runs.write(name, replace(row, scores=(best,), agreement=agreement))
 
     def learn(self, blocks: Blocks, *, weights: bool = False) -> LeanModel:
-        """Return the student; train only if its row, or weights if needed, are not stored."""
+        """Return the student's row; train only if the row, or the weights with `weights`, are not stored."""
         name = run_name(blocks)
         known = self.runs.read(name, LeanModel)
         if known is not None and (self.runs.has_weights(name) or not weights):
@@ -471,9 +472,9 @@ class Distillation:
         student, run = self._taught(blocks, few=False)
         best = max(run.scores)
         if not self.by_agreement:  # training on a worse layer can lower the score
-            as_it_came = keep(self.encoder, blocks)
-            if (untrained := self.evaluator.score(as_it_came)[0]) > best + LOST:
-                student, best = as_it_came, untrained
+            untrained_student = keep(self.encoder, blocks)
+            if (untrained := self.evaluator.score(untrained_student)[0]) > best + LOST:
+                student, best = untrained_student, untrained
         agreement, steps = self.report.agreement(student), min(run.stage * run.interval, run.total)
         row = LeanModel(blocks=blocks, score=best, scores=tuple(run.scores), agreement=agreement)
         return self.runs.write_encoder(name, replace(row, steps=steps, seconds=run.seconds), student)
@@ -498,13 +499,16 @@ class Distillation:
         return few_texts(self.teacher, self.texts, self.learned_from)
 
     def _rate(self, blocks: Blocks) -> float:
-        """Return the peak rate for these blocks."""
+        """Return the peak learning rate for a student with these blocks."""
         depth = self.teacher.depth
         return self.settings.rate(self.encoder.width, left_out=(depth - len(blocks)) / depth)
 
 
 def best_tryout(tryouts: Sequence[LeanModel]) -> LeanModel:
-    """Return the best tryout by score; without labels by overlap, within the best interval (benchmarks/lean)."""
+    """Return the best tryout by score; without labels, by overlap, among tryouts within the interval of the best.
+
+    Evidence for this rule: benchmarks/lean.
+    """
     first = max(tryouts, key=lambda row: row.score)
     if first.agreement is None:
         return first
@@ -517,16 +521,16 @@ def find_aim(
 ) -> "tuple[int | None, DropPrediction | None]":
     """Return the target layer for `DistillSettings`, and the predicted drop.
 
-    The layer precedes the drop, unless the budget's blocks need a higher layer.
+    The target layer is the last before the drop, or a higher layer if the budget's blocks need it.
 
     Args:
         encoder: The full model.
         texts: Raw texts; the first `ANALYSED_TEXTS` are read.
         budget: As for `distill`.
-        max_length: Most tokens per text.
+        max_length: Maximum tokens per text.
     """
     budget = budget or Budget()
-    check_budget(budget, encoder)  # a drop takes a minute
+    check_budget(budget, encoder)  # before the drop is predicted, which takes a minute
     drop = None
     with suppress(TruncateKitError):
         from truncate_kit.analysis.profile import ANALYSED_TEXTS, predicted_drop
@@ -554,16 +558,16 @@ def distill(
 ) -> DistillResult:
     """Choose blocks within a budget, train them to give the full model's vectors, and save the lean model.
 
-    A killed run continues with the same call and ends with the same model.
+    Repeat the call to resume a killed run; the resulting model is the same.
 
     Args:
         encoder: The full model, unchanged.
-        texts: Raw training texts, as long as the texts to encode later; texts of `data` are always left out.
+        texts: Raw training texts, similar in length to the texts to encode later; texts of `data` are always excluded.
         out: Folder for `lean/` and `full/` (sentence-transformers models), vectors and trials.
         budget: Wanted size; by default the fewest blocks within a point.
         settings: Training of students.
-        data: Labels to choose by instead of agreement, and to report: dev and test of graded pairs, or two halves of a
-            retrieval set's queries.
+        data: Labels for selection, instead of agreement, and for the report: dev and test pairs with scores, or two
+            halves of a retrieval set's queries.
         before: Earlier changes to `encoder`, for the model card.
         engine: Computes the full model's vectors; by default in this process.
         group: Processes that train together; all need access to `out`.
@@ -571,8 +575,8 @@ def distill(
 
     Raises:
         UsageError: The budget cannot be met, or `out` holds the model to start from.
-        DataError: Too few texts, neither dev nor test, classes, or pairs without a defined correlation.
-        ModelError: Vectors combine several layers, or no ordinary checkpoint can hold the blocks.
+        DataError: Too few texts, or pairs without dev and test, with classes or without a defined correlation.
+        ModelError: Vectors combine several layers, or no standard checkpoint can store the blocks.
         FileProblemError: `out` cannot be written, or another process works there.
     """
     out, budget, progress = local_path(out), budget or Budget(), reporter(progress)
@@ -584,7 +588,7 @@ def distill(
 
         labels = labels_of(data, settings.seed, encoder)
         raw = replace(raw, exclude={*raw.exclude, *labels.texts})
-    # Report mistakes before the full model's vectors, which may take hours.
+    # Report mistakes before the full model's vectors are computed, which may take hours.
     check_budget(budget, encoder, None if teacher is encoder else teacher.depth)
     smallest = teacher if raw.vocabulary is None else keep_words(teacher, raw.vocabulary)
     if budget.megabytes is not None:

@@ -1,4 +1,4 @@
-"""Labels that choose blocks and report scores, and the full model's own cosines in their place."""
+"""Labels to select blocks and to report scores; without labels, pairs scored by the full model's cosines."""
 
 import random
 from collections.abc import Sequence
@@ -23,22 +23,22 @@ from truncate_kit.training.examples import PairEvaluator, scored_as
 from truncate_kit.training.loop import Evaluator
 from truncate_kit.training.queries import RetrievalEvaluator, check_queries, choosing_queries, halved
 
-FEWEST_TESTED = 3  # pairs that have a correlation
+FEWEST_TESTED = 3  # fewest pairs with a defined correlation
 NOTE = "Without labels, the full model's cosines between held-out texts are the reference."
 SEARCH_NOTE = "{name} has no graded pairs: the model's cosines between queries and documents replace the grades."
-PAIRS = 1000  # at most; all their cosines are computed
+PAIRS = 1000  # maximum: the cosines between all texts are computed
 FEWEST_PAIRED = 10  # texts of each half
 
 
 class PairLabels:
-    """Dev pairs choose, test pairs report.
+    """Labels of pairs: dev pairs select the blocks, test pairs give the reported scores.
 
-    Raises `DataError` without dev and test, or for ungraded pairs.
+    Raises `DataError` if both splits are missing, or for ungraded pairs.
 
     Attributes:
-        texts: To exclude from training.
-        chosen_by: The pairs before they were split, if dev chooses.
-        num_seen: Test pairs left out, seen by the full model.
+        texts: Texts to exclude from training.
+        chosen_by: The pairs before splitting, if dev pairs select the blocks.
+        num_seen: Number of test pairs that are excluded because the full model has seen them.
     """
 
     metric = "Spearman × 100 on dev"
@@ -60,11 +60,11 @@ class PairLabels:
         self.chosen_by = None if data.dev is None else whole
 
     def judge(self, encoder: Encoder) -> Evaluator | None:
-        """Return the evaluator that chooses, tokenised for `encoder`."""
+        """Return the evaluator on the dev pairs, tokenised for `encoder`."""
         return None if self._dev is None else PairEvaluator(encoder, self._dev)
 
     def seen(self) -> Keys:
-        """Return the keys of the pairs that choose."""
+        """Return the keys of the dev pairs."""
         return NO_KEYS if self._dev is None else keys_of(self._dev)
 
     def report(self, full: Encoder, lean: Encoder) -> HeldOutScores | None:
@@ -78,7 +78,10 @@ class PairLabels:
 
 
 class QueryLabels:
-    """One half of the queries of a retrieval set chooses, the other reports. Raises `DataError`."""
+    """Labels of a retrieval set: half of the queries select the blocks, the other half give the reported scores.
+
+    Raises `DataError` for too few queries.
+    """
 
     chosen_by, num_seen = None, 0
 
@@ -89,15 +92,15 @@ class QueryLabels:
         self.fingerprint = data.fingerprint() + scored_as(data, full)
 
     def judge(self, encoder: Encoder) -> Evaluator:
-        """Return the evaluator that chooses, tokenised for `encoder`."""
+        """Return the evaluator on the selection queries, tokenised for `encoder`."""
         return RetrievalEvaluator(encoder, self._data, halved(self._data)[0])
 
     def seen(self) -> Keys:
-        """Return the keys of the queries that choose."""
+        """Return the keys of the selection queries."""
         return query_keys(choosing_queries(self._data))
 
     def report(self, full: Encoder, lean: Encoder) -> HeldOutScores:
-        """Compare both models on the reporting queries."""
+        """Compare both models on the other half of the queries."""
         queries, same = halved(self._data)[1], lean.backbone.config.vocab_size == full.backbone.config.vocab_size
         judge = RetrievalEvaluator(full, self._data, queries)
         ids = judge.texts()
@@ -113,7 +116,7 @@ Labels = PairLabels | QueryLabels
 
 
 def labels_of(data: PairSplits | RetrievalSet, seed: int, full: Encoder) -> Labels:
-    """Return the labels that choose and report; seed: of the split."""
+    """Return the labels for selection and report; pairs without splits are split by `seed`."""
     return QueryLabels(data, full) if isinstance(data, RetrievalSet) else PairLabels(data, seed, full)
 
 
@@ -135,7 +138,7 @@ def _compared(
 
 
 def own_pairs(encoder: Encoder, texts: Sequence[str], name: str = "") -> PairSet:
-    """Pair each text with its nearest or a random text, scored by the encoder's cosine; needs two texts."""
+    """Pair texts with the nearest or a random text, in turn; scores are the encoder's cosines. Needs two texts."""
     some = list(dict.fromkeys(texts))
     unit = nn.functional.normalize(encoder.vectors(some), dim=1)
     cosines = (unit @ unit.T).fill_diagonal_(-2)
@@ -148,9 +151,9 @@ def own_pairs(encoder: Encoder, texts: Sequence[str], name: str = "") -> PairSet
 
 
 def own_pairs_of(workspace: Workspace) -> PairSplits | None:
-    """Pair the held-out texts of a distillation: choosing texts become dev, reporting texts test.
+    """Pair the held-out texts of a distillation: selection texts become dev, report texts become test.
 
-    No pairs if texts are missing or the user named data.
+    Returns no pairs if the texts are missing, or if the user gave labelled data.
     """
     result = DistillResult.read_if_whole(workspace.folder / RESULT_FILES["distill"])
     if result is None or workspace.remembered().data.name:
@@ -162,7 +165,7 @@ def own_pairs_of(workspace: Workspace) -> PairSplits | None:
             return None
         halves = [store.read(half.tolist()) for half in held_out_places(len(store), result.settings)[:2]]
         return _splits(teacher, halves, f"cosines of {result.model}", NOTE)
-    except (OSError, ValueError, KeyError, TruncateKitError):  # missing or damaged
+    except (OSError, ValueError, KeyError, TruncateKitError):  # files are missing or damaged
         return None
 
 

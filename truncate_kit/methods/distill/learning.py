@@ -1,4 +1,4 @@
-"""Texts with the full model's vectors, agreement with them, and how students learn them."""
+"""Store texts with the full model's vectors, measure agreement with these vectors, and train students on them."""
 
 import copy
 import hashlib
@@ -42,7 +42,7 @@ from truncate_kit.models.truncation import truncate
 from truncate_kit.training.loop import ALONE, Evaluator, Examples, Group, Ids, TrainingRun
 from truncate_kit.training.settings import TrainingSettings
 
-FOLDER = Path("distillation") / "texts"  # of a workspace
+FOLDER = Path("distillation") / "texts"  # in a workspace
 FEWEST_TEXTS = 200
 FEWEST_HELD_OUT = 42  # two halves of 2 · NEAR + 1
 FEW_TEXTS, FEW_TOKENS = 2000, 64  # to try subsets on
@@ -60,9 +60,9 @@ class RawTexts:
     """Texts for `distill`.
 
     Attributes:
-        texts: Training texts, as long as the texts to encode later; read once, in order.
+        texts: Training texts, similar in length to the texts to encode later; read once, in order.
         queries: Training queries, encoded with the model's query prompt.
-        exclude: Texts left out of training.
+        exclude: Texts to exclude from training.
         vocabulary: Texts whose word pieces the lean model keeps; by default it keeps all pieces.
     """
 
@@ -84,7 +84,7 @@ class TextStore:
         self.num_queries = self.counts["num_queries"]
         self._tokens: NDArray[np.int32] = np.memmap(folder / TOKENS_FILE, dtype=np.int32, mode="r")
         self._ends: NDArray[np.int64] = np.load(folder / ENDS_FILE, mmap_mode="r")
-        self.beside = folder.parent / self.digest[:16]  # vectors, and the graph that made them
+        self.vectors_folder = folder.parent / self.digest[:16]  # vectors, and the graph that made them
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -96,7 +96,7 @@ class TextStore:
         return row
 
     def ids_at(self, places: NDArray[np.int64]) -> list[Ids]:
-        """Return the token ids of some texts."""
+        """Return the token ids of the texts at `places`."""
         return [self.ids(place) for place in places.tolist()]
 
     def lengths(self) -> NDArray[np.int64]:
@@ -106,14 +106,14 @@ class TextStore:
     @cached_property
     def vectors(self) -> NDArray[np.float16]:
         """Memory-map the vectors (n, out) of `add_vectors`."""
-        return np.memmap(self.beside / VECTORS_FILE, dtype=np.float16, mode="r").reshape(len(self), -1)
+        return np.memmap(self.vectors_folder / VECTORS_FILE, dtype=np.float16, mode="r").reshape(len(self), -1)
 
     def vectors_at(self, places: Sequence[int]) -> Tensor:
-        """Return the vectors of some texts in float32, (b, out)."""
+        """Return the vectors of the texts at `places` in float32, (b, out)."""
         return torch.from_numpy(np.asarray(self.vectors[places], dtype=np.float32))
 
     def shortened(self, encoder: Encoder, places: NDArray[np.int64], tokens: int) -> Self:
-        """Return a store of the texts at rising `places`, cut to `tokens`, in memory; `read` does not work on it."""
+        """Return an in-memory store of the texts at ascending `places`, cut to `tokens`; its `read` does not work."""
         rows, cut = [encoder.reader.shortened(row, tokens) for row in self.ids_at(places)], copy.copy(self)
         cut.vectors = encoder.encode_ids(rows).numpy().astype(np.float16)
         cut._tokens, cut._ends = np.concatenate(rows).astype(np.int32), np.cumsum([len(row) for row in rows])
@@ -121,7 +121,7 @@ class TextStore:
         return cut
 
     def read(self, places: Collection[int]) -> list[str]:
-        """Read texts in the order of the file, without prompts."""
+        """Read the texts at `places` in the order of the file, without prompts."""
         wanted = set(places)
         with self.file.open(encoding="utf-8") as lines:
             return [json.loads(line)["text"] for place, line in enumerate(lines) if place in wanted]
@@ -140,10 +140,10 @@ class TextStore:
 def store_texts(
     encoder: Encoder, raw: RawTexts, folder: Path, *, limit: int | None = None, progress: Progress = silent
 ) -> TextStore:
-    """Tokenise the distinct texts and replace `folder` by them; only a hash of each text stays in memory.
+    """Tokenise the distinct texts and write them to `folder`, which is replaced; memory holds a hash of each text.
 
     Queries come first, with the model's query prompt; other texts get the document prompt, or the default.
-    limit: most texts, not counting queries.
+    limit: maximum number of texts, not counting queries.
 
     Raises `DataError` for queries alone or fewer than `FEWEST_TEXTS` distinct texts.
     """
@@ -181,8 +181,8 @@ def store_texts(
         if count < FEWEST_TEXTS or count == number["queries"]:
             raise DataError(
                 f"Only {counted(count - number['queries'], 'distinct text')} and "
-                f"{counted(number['queries'], 'query', 'queries')} to learn from; "
-                f"{counted(number['excluded'], 'text')} in `exclude` or the evaluation data left out.",
+                f"{counted(number['queries'], 'query', 'queries')} to learn from, without "
+                f"{counted(number['excluded'], 'text')} of `exclude` or the evaluation data.",
                 hint=f"At least {FEWEST_TEXTS} are needed, tens of thousands are better: give other `texts`, a larger "
                 "`max_texts`, or fewer to `exclude`.",
             )
@@ -209,7 +209,7 @@ class TokenWork(EncodingWork):
     """Encode tokenised texts."""
 
     def perform(self, chunk: Chunk, send: Send) -> tuple[bytes, int]:
-        """Return the stored rows in text order, and 0."""
+        """Return the stored rows in text order, and 0 cut texts: tokenised texts are already cut."""
         return self._form.store(self._encoder.encode_ids(chunk[1])).tobytes(), 0
 
 
@@ -229,14 +229,15 @@ def fastest(encoder: Encoder, folder: Path) -> Encoder | OnnxEncoder:
 def add_vectors(
     encoder: Encoder, texts: TextStore, *, engine: Engine | None = None, progress: Progress = silent
 ) -> None:
-    """Compute the vectors of all texts in float16; continue after a kill.
+    """Compute the vectors of all texts in float16; a repeated call resumes after a kill.
 
     Raises `UsageError` if the disk is too small, or a vector does not fit into float16.
     """
-    runner = fastest(encoder, texts.beside / "full")
+    runner = fastest(encoder, texts.vectors_folder / "full")
     width = int(encoder.encode_ids([texts.ids(0)]).shape[1])
     made_from = {"encoder": encoder_digest(encoder), "texts": texts.digest, "width": width}
-    stored = StoredRows(texts.beside / VECTORS_FILE, made_from, num_rows=len(texts), row_bytes=2 * width, chunk=CHUNK)
+    file = texts.vectors_folder / VECTORS_FILE
+    stored = StoredRows(file, made_from, num_rows=len(texts), row_bytes=2 * width, chunk=CHUNK)
     chunks = [range(start, min(start + CHUNK, len(texts))) for start in sorted(stored.missing)]
     done = len(texts) - sum(map(len, chunks))
     work = ((places.start, list(map(texts.ids, places))) for places in chunks)
@@ -252,7 +253,7 @@ def add_vectors(
 def held_out_places(
     number: int, settings: DistillSettings
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """Split text indices at random into choosing, reporting and training texts."""
+    """Split text indices at random into selection, report and training texts."""
     order = np.random.default_rng(settings.seed).permutation(number)
     held = max(FEWEST_HELD_OUT, min(settings.held_out, number // 10))
     return order[: held // 2], order[held // 2 : held], order[held:]
@@ -261,9 +262,9 @@ def held_out_places(
 def few_texts(
     encoder: Encoder, texts: TextStore, places: NDArray[np.int64]
 ) -> tuple[TextStore, NDArray[np.int64]] | None:
-    """Return the first short texts; if too few, add truncated texts and encode all again. Needs ten texts.
+    """Return a store, and the places in it, of a few short texts. Needs at least ten texts.
 
-    places: in random order.
+    If there are too few short texts, longer texts are truncated, and all are encoded again. places: in random order.
     """
     number = min(FEW_TEXTS, len(places) // 10)
     if not number:
@@ -302,7 +303,7 @@ class AgreementEvaluator(Evaluator):
         self._expected = self._cosines(unit).flatten().tolist()
 
     def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
-        """Return the correlation of `Agreement`, 0 if all vectors are equal; no Pearson."""
+        """Return the correlation of `Agreement`, 0 if all vectors are equal, without Pearson correlation."""
         with torch.autocast("cpu", enabled=False):  # also inside bf16 training
             cosines = self._cosines(nn.functional.normalize(vectors.float(), dim=1))
         return self._correlation(cosines.flatten().tolist()), None
@@ -320,7 +321,7 @@ class AgreementEvaluator(Evaluator):
         """Return the agreement of vectors (n, d) of `texts()`."""
         unit = nn.functional.normalize(vectors.float(), dim=1)
         cosines = self._cosines(unit).flatten().tolist()
-        # Texts are drawn, not pairs: one odd text spoils all of its pairs.
+        # Resample texts, not pairs: one unusual text affects all of its pairs.
         drawn = draw_counts(len(unit), TEXT_RESAMPLES)
         counts = drawn[:, :, None] * drawn[:, self._partners.numpy()]
         scores = 100 * rank_correlations(tied(cosines), self._expected, counts.reshape(TEXT_RESAMPLES, -1))
@@ -351,7 +352,7 @@ class AgreementEvaluator(Evaluator):
 
 
 def _nearest(unit: Tensor) -> Tensor:
-    """Return places (n, NEAR) of the texts nearest to each, by unit vectors (n, d)."""
+    """Return the indices (n, NEAR) of the texts nearest to each text, from unit vectors (n, d)."""
     nearest = []
     for start in range(0, len(unit), 1024):  # never all n² cosines at once
         cosines = unit[start : start + 1024] @ unit.T
@@ -378,7 +379,7 @@ class TaughtTexts(Examples):
         self._full, self._group = full if settings.states else None, group
         self._lengths: list[int] = texts.lengths()[places].tolist()
         self.separable = not (settings.similarity or self._full)
-        # Over all texts: a batch of queries alone would cancel their weight.
+        # The mean over all texts: a mean over a batch of queries only would cancel their weight.
         share = float((places < texts.num_queries).mean())
         self._mean_weight = 1 + share * (settings.query_weight - 1)
 
@@ -386,11 +387,11 @@ class TaughtTexts(Examples):
         return len(self._places)
 
     def lengths(self) -> list[int]:
-        """Return the tokens of each text."""
+        """Return the number of tokens of each text."""
         return self._lengths
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return 1 − cosine to the teacher's vector, plus the weighted parts for `similarity` and `states`.
+        """Return the mean 1 − cosine to the teacher's vectors, plus the weighted losses `similarity` and `states`.
 
         Each process sees all vectors, and computes gradients for its own share.
         """
@@ -428,7 +429,7 @@ def _distance_of_states(states: Sequence[Tensor], inputs: Batch, full: tuple[Enc
 
 
 class StudentRun(TrainingRun):
-    """Train without dropout, which would blur exact targets; stop when scores stop growing."""
+    """Training without dropout, as targets are exact; stops when scores stop growing."""
 
     dropout = False
     bucket_batches = 96

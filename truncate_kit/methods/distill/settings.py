@@ -1,4 +1,4 @@
-"""Budgets, settings and results of a distillation; importing this imports no torch."""
+"""Budgets, settings and results of a distillation; does not import torch."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -32,29 +32,29 @@ from truncate_kit.training.settings import PRECISION_HELP
 Blocks = tuple[int, ...]
 Scored = tuple[Blocks, float]  # score in points
 _POINTS, _TIMES = Bounds(0, 200, whole=False), Bounds(1, 1_000_000, whole=False, above=True)
-LOWEST_TAUGHT = 2  # lowest target layer: a single block cannot be left out
+LOWEST_TAUGHT = 2  # lowest target layer, as a student has at least one block and fewer than the teacher
 _SIZE, _SHARE = Bounds(0, 1e9, whole=False, above=True), Bounds(0, 1, whole=False, below=True)
 _HELD_OUT, _LAYER = Bounds(4, 10_000_000), Bounds(LOWEST_TAUGHT, math.inf)
 MEASURED_WIDTH, MEASURED_RATE, HIGHEST_RATE = 384, 5e-4, 1e-3
-NEARLY_ALL = 0.25  # share of blocks left out; below it a lower rate is better
-NEAR = 10  # nearest texts, and as many random ones
+NEARLY_ALL = 0.25  # if a smaller share of the blocks is removed, a lower learning rate is better
+NEAR = 10  # nearest texts of each text, and as many random texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget(Result):
-    """The wanted size: one field, by default `within` one point.
+    """Target size of the lean model, set by one field; by default `within` is one point.
 
     Attributes:
-        within: Largest loss in points on held-out data after training, with the fewest blocks; without labels, a point
-            is `distilling.AGREEMENT_PER_POINT` points of agreement.
-        speedup: Least speed relative to the full model, with the most blocks.
-        megabytes: Largest float32 weights in 10⁶ bytes, with the most blocks.
+        within: Keep the fewest blocks that lose at most this many points on held-out data after training. Without
+            labels, a point is `distilling.AGREEMENT_PER_POINT` points of agreement.
+        speedup: Keep the most blocks with at least this speedup over the full model.
+        megabytes: Keep the most blocks with at most this many 10⁶ bytes of float32 weights.
         blocks: Number of blocks (3 or "3") or the blocks themselves ([1, 4, 6], "1..3,6"); stored as text.
     """
 
     within: float | None = setting(None, "Largest loss in points (default: 1).", LAYERS, bounds=_POINTS, kind=float)
     speedup: float | None = setting(
-        None, "Least speedup over the full model; keeps the most blocks.", LAYERS, bounds=_TIMES, kind=float
+        None, "Minimum speedup over the full model; keeps the most blocks.", LAYERS, bounds=_TIMES, kind=float
     )
     megabytes: float | None = setting(
         None, "Largest float32 size in megabytes; keeps the most blocks.", LAYERS, bounds=_SIZE, kind=float
@@ -88,7 +88,7 @@ class Budget(Result):
 
     @property
     def number(self) -> int:
-        """Count the wanted blocks; 0 for other budgets."""
+        """Return the wanted number of blocks; 0 for other budgets."""
         return len(self.named_blocks or ()) or int(self.blocks or 0)
 
     def allows(self, row: "LeanModel", full: "LeanModel", needed: float | None) -> bool:
@@ -104,31 +104,33 @@ class Budget(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistillSettings(Result):
-    """How students learn; defaults by the ablations in benchmarks/lean.
+    """Settings of the training of students; defaults from the ablations in benchmarks/lean.
 
     Attributes:
-        layer: Target layer of the full model, for models that drop in their last layers; by default the last.
-        epochs: Passes over the texts; stops early when agreement settles.
+        layer: Target layer of the full model, for models with worse scores in the last layers; by default the last.
+        epochs: Passes over the texts; training stops early when scores stop growing.
         batch_size: Texts per step, of similar length; small batches suffice for exact targets.
-        learning_rate: Peak rate; by default 5e-4 · 384 / width, at most 1e-3, a third of that if less than a quarter of
-            the blocks is left out, as the student then starts near the full model.
+        learning_rate: Peak rate; by default 5e-4 · 384 / width, at most 1e-3. If less than a quarter of the blocks is
+            removed, the student starts near the full model, and the default is a third.
         warmup: Share of warmup steps.
         similarity: Weight of the squared error between both models' cosines within a batch.
-        states: Weight of 1 − cosine between token states after each kept block; runs the full model at every step.
+        states: Weight of 1 − cosine between both models' token states after each kept block; runs the full model at
+            every step.
         train_embeddings: Train word and position embeddings as well.
-        max_texts: Most training texts, not counting queries; by default all.
-        held_out: Held-out texts, half to choose and half to report; at most a tenth of all texts, at least 42.
+        max_texts: Maximum number of training texts, not counting queries; by default all.
+        held_out: Number of held-out texts, half for selection and half for the report; at most a tenth of all texts,
+            at least 42.
         query_weight: Weight of a query relative to a text.
         precision: See `TrainingSettings`.
         seed: Seed of the order of the texts.
-        frontier: Export and measure graphs of the full model and all stored students.
+        frontier: Export graphs of the full model and all stored students, and measure them.
     """
 
     layer: int | None = setting(None, bounds=_LAYER)
-    epochs: int = setting(1, "Passes over the texts; stops early when agreement settles.", TRAINING, bounds=EPOCHS)
+    epochs: int = setting(1, "Passes over the texts; stops early when scores stop growing.", TRAINING, bounds=EPOCHS)
     batch_size: int = setting(16, "Texts per step; 64 or more keep a GPU busy.", TRAINING, bounds=BATCH)
     learning_rate: float | None = setting(
-        None, "Peak rate; by default by width and left-out blocks.", TRAINING, bounds=RATE, kind=float
+        None, "Peak learning rate; by default from width and removed blocks.", TRAINING, bounds=RATE, kind=float
     )
     warmup: float = setting(0.05, bounds=_SHARE)
     similarity: float = setting(0.0, "Weight of the loss on cosines within a batch.", TRAINING, bounds=WEIGHT)
@@ -144,25 +146,28 @@ class DistillSettings(Result):
     precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
     seed: int = setting(0, bounds=SEED)
     frontier: bool = setting(
-        False, "Measure graphs of trained models by precision, dimensions and vocabulary.", LAYERS, name="--frontier"
+        False,
+        "Measure graphs of trained models by precision, dimensions and vocabulary size.",
+        LAYERS,
+        name="--frontier",
     )
 
     def __post_init__(self) -> None:
         check_settings(self)
 
     def rate(self, width: int, left_out: float = 1.0) -> float:
-        """Return the peak rate; `left_out` is the share of the blocks left out."""
+        """Return the peak learning rate; `left_out` is the share of removed blocks."""
         usual = min(HIGHEST_RATE, MEASURED_RATE * MEASURED_WIDTH / width)
         return self.learning_rate or (usual / 3 if left_out < NEARLY_ALL else usual)
 
     @property
     def teacher(self) -> str:
-        """Name the teacher."""
+        """Return the teacher in words."""
         return "the full model" if self.layer is None else f"layer {self.layer} of the full model"
 
     @property
     def agreement(self) -> str:
-        """Name the unsupervised metric."""
+        """Return the name of the metric without labels."""
         return f"agreement with {self.teacher}"
 
 
@@ -170,8 +175,8 @@ class DistillSettings(Result):
 class Agreement(Result):
     """Agreement with the full model on held-out texts; 95 % intervals by a bootstrap over texts.
 
-    correlation: Spearman × 100 between both models' cosines, of each text with its `NEAR` nearest by the full model and
-    as many random ones. overlap: share × 100 of the `NEAR` nearest texts that both models share.
+    correlation: Spearman × 100 between both models' cosines, of each text with its `NEAR` nearest texts in the full
+    model and `NEAR` random texts. overlap: percentage of the `NEAR` nearest texts that both models share.
     """
 
     correlation: float
@@ -185,27 +190,27 @@ class Agreement(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeanModel(Result):
-    """Measurements of some or all blocks, in torch or as a graph."""
+    """Measurements of a model with some or all blocks, in torch or as an exported graph."""
 
     blocks: Blocks
     score: float  # points; after training, if trained
-    untrained: float | None = None  # before training; not for graphs
-    scores: tuple[float, ...] = ()  # of each evaluation in training
-    agreement: Agreement | None = None  # on the reporting texts; for tryouts on the choosing texts
+    untrained: float | None = None  # score before training; not for graphs
+    scores: tuple[float, ...] = ()  # at each evaluation in training
+    agreement: Agreement | None = None  # on the report texts; for tryouts, on the selection texts
     steps: int = 0
     seconds: float = 0.0  # training and evaluation
     precision: Precision = "fp32"  # in ONNX Runtime if `dims` is set, else in torch
     dims: int = 0  # leading dimensions of a graph's vectors
-    words: int = 0  # word pieces of a graph
+    words: int = 0  # vocabulary size of a graph
     texts_per_second: float = 0.0  # timed side by side
     megabytes: float = 0.0  # graph files or float32 weights, 10⁶ bytes
-    interval: tuple[float, float] | None = None  # 95 %, over labels; untrained, or of a graph
+    interval: tuple[float, float] | None = None  # 95 %, over labels, of the untrained model or graph
     speedup_interval: tuple[float, float] | None = None  # 95 %, relative to the full model, over timing rounds
     dominated: bool = False  # see `mark_dominated`
 
     @property
     def graph(self) -> tuple[Blocks, Precision, int]:
-        """Return a key; its rows differ only in dimensions."""
+        """Return the key of a graph; rows with the same key differ only in dimensions."""
         return self.blocks, self.precision, self.words
 
     @property
@@ -216,22 +221,22 @@ class LeanModel(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured(Result):
-    """Stored measurements: models of each size, the full one last, or graphs, the full one first."""
+    """Stored measurements: models of each size, the full model last; or graphs, the full model's graphs first."""
 
     rows: tuple[LeanModel, ...]
-    covered: float | None = None  # share × 100 of held-out texts with known word pieces only
+    covered: float | None = None  # percentage of held-out texts with only word pieces of training texts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubsetSearch(Result):
-    """Subsets of blocks scored without training."""
+    """Scores of subsets of blocks without training."""
 
-    leading: tuple[Scored, ...]  # up to `subsets.LEADING` of each size, smallest first, best first
+    leading: tuple[Scored, ...]  # `subsets.LEADING` of each size, best first; smallest size first
     baselines: dict[str, tuple[Scored, ...]]  # by name in `subsets.baseline_blocks`; empty for named blocks
     tried: int
-    exact: bool  # all subsets that an ordinary checkpoint can hold
+    exact: bool  # True if all subsets that a standard checkpoint can store were scored
     seconds: float
-    num_texts: int | None = None  # shortened texts, if all would have taken too long
+    num_texts: int | None = None  # number of shortened texts, if all texts would take too long
 
     @property
     def best(self) -> list[Scored]:
@@ -241,7 +246,7 @@ class SubsetSearch(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutScores(Result):
-    """Scores in points on test pairs or the reporting queries; 95 % interval by a paired bootstrap."""
+    """Scores in points on test pairs or report queries; 95 % interval by a paired bootstrap."""
 
     data: str
     metric: str  # "Spearman × 100", or a retrieval metric
@@ -266,11 +271,11 @@ class HeldOutScores(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DistillResult(Result):
-    """The outcome of `distill`.
+    """Result of `distill`.
 
-    texts: counts of texts (`num_texts`, including `num_queries`; left out: `repeated`, `excluded`; `cut` to the model's
-    length; `compared`: texts to exclude) and tokens (`tokens` in total; `middle` and `long`: 50 % and 95 % quantiles
-    per text).
+    texts: counts. `num_texts`: stored texts, including `num_queries`; `cut`: texts longer than the model's limit;
+    `repeated`, `excluded`: texts not stored; `compared`: texts to exclude; `tokens`: all tokens; `middle`, `long`: 50 %
+    and 95 % quantiles of tokens per text.
     """
 
     model: str
@@ -291,13 +296,13 @@ class DistillResult(Result):
     scores: HeldOutScores | None
     frontier: tuple[LeanModel, ...] = ()  # graphs of the full model, first, and of students
     covered: float | None = None  # see `Measured`
-    vocabulary: VocabularyCut | None = None  # after training
-    all_words: Agreement | None = None  # before the cut of the vocabulary
+    vocabulary: VocabularyCut | None = None  # cut after training
+    all_words: Agreement | None = None  # agreement before the cut of the vocabulary
     data: str = ""
     data_tokens: int | None = None  # 95 % quantile of its texts
-    data_fingerprint: str = ""  # of the pairs that chose
-    num_seen: int = 0  # test pairs left out, seen by the full model
-    measure: str = "cosine"  # the full model's similarity, if vector lengths count
+    data_fingerprint: str = ""  # of the pairs used for selection
+    num_seen: int = 0  # excluded test pairs, which the full model has seen
+    measure: str = "cosine"  # similarity function of the full model; cosine if its vectors are normalised
 
     @property
     def student(self) -> LeanModel:
@@ -311,7 +316,7 @@ class DistillResult(Result):
 
     @property
     def holds_unseen(self) -> bool | None:
-        """Return whether the chosen model keeps `within` on held-out data, if known."""
+        """Return whether the chosen model loses at most `within` on report data, if known."""
         if self.needed is None:
             return None
         if self.metric == self.settings.agreement:
@@ -342,9 +347,9 @@ def within_limit(candidates: Sequence[LeanModel], budget: Budget) -> LeanModel:
 
 
 def graph_within(rows: Sequence[LeanModel], budget: Budget, needed: float | None) -> LeanModel | None:
-    """Return the fastest graph with the score `needed`, else the best within the budget; not for a budget of blocks.
+    """Return the best graph within the budget: the fastest for `within`, else the graph with the best score.
 
-    rows: the full model's float32 graph comes first.
+    Returns no graph for a budget of blocks. rows: the full model's float32 graph comes first.
     """
     fitting = [] if budget.blocks is not None else [row for row in rows if budget.allows(row, rows[0], needed)]
     if budget.within is not None:
@@ -355,7 +360,7 @@ def graph_within(rows: Sequence[LeanModel], budget: Budget, needed: float | None
 
 
 def merged_graphs(measured: Sequence[Measured]) -> tuple[LeanModel, ...]:
-    """Merge measurements: the full model first, then by size; scale earlier speeds to the latest."""
+    """Merge measurements, the full model first, then larger models first; scale earlier speeds to the latest run."""
     latest = measured[-1].rows
     rows = {(row.graph, row.dims): row for row in latest}
     for earlier in measured[:-1]:

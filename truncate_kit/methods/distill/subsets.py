@@ -17,13 +17,13 @@ from truncate_kit.models.encoder import Encoder, evaluating, length_batches, ori
 from truncate_kit.models.truncation import BlockRunner, keep, kept_config
 from truncate_kit.training.loop import Evaluator, Ids, precision
 
-LEADING = 4  # subsets per size, any of which may train best (benchmarks/lean)
+LEADING = 4  # subsets kept per size: any one may be the best after training (benchmarks/lean)
 EXACT_DEPTH = 12  # 4,095 subsets
 BEAM = 8
 BATCH = 64
 SEARCH_SECONDS, SEARCH_BYTES = 600.0, 4 * 2**30
 FEWEST_SEARCHED, SEARCHED_TOKENS = 200, 128
-SAID_SECONDS = 5.0  # a longer search is announced
+ANNOUNCED_SECONDS = 5.0  # a longer search is announced
 
 
 def search_subsets(
@@ -42,7 +42,7 @@ def search_subsets(
     Args:
         encoder: Must pool tokens of the last layer only.
         evaluator: Scores the vectors of its texts.
-        blocks: Score only these and the full model.
+        blocks: One subset; if given, only this subset and the full model are scored.
         beam: Width of the beam.
         progress: True draws bars; a callable receives steps.
 
@@ -100,7 +100,7 @@ def check_blocks(encoder: Encoder, blocks: Blocks | None = None) -> None:
 
 
 def is_held(encoder: Encoder, blocks: Blocks) -> bool:
-    """Return whether an ordinary checkpoint can hold this subset."""
+    """Return whether a standard checkpoint can store this subset of blocks."""
     try:
         kept_config(encoder.backbone.config, blocks)
     except LayerNotHeldError:
@@ -120,7 +120,7 @@ def _runners(encoder: Encoder, ids: Sequence[Ids]) -> Iterator[BlockRunner]:
 def _scores(
     evaluator: Evaluator, runners: Sequence[BlockRunner], subsets: Iterable[Blocks], progress: Progress = silent
 ) -> dict[Blocks, float]:
-    """Score subsets; neighbours in sorted order share the states of their first blocks."""
+    """Score subsets in sorted order, so that neighbours share the states after their common first blocks."""
     scores: dict[Blocks, float] = {}
     order, ordered = original_order(_batches(evaluator.texts())), sorted(subsets)
     path: list[tuple[int, list[Tensor]]] = [(0, [runner.embedded for runner in runners])]
@@ -138,11 +138,11 @@ def _scores(
 
 
 def baseline_blocks(runners: Iterable[BlockRunner], depth: int) -> dict[str, list[Blocks]]:
-    """Return the blocks that each baseline keeps, by number n of blocks, from one run over at least four texts.
+    """Return the blocks that each baseline keeps, for each number n of blocks, from one run over at least four texts.
 
     first: blocks 1 … n. even: n evenly spaced blocks, including the last. block_influence: the n blocks that change
-    token directions most (ShortGPT, arXiv:2403.03853). angular: all but the consecutive blocks with the smallest angle
-    between token states before and after them (PruneMe, arXiv:2403.17887; over all tokens). cka: the n blocks that
+    token directions most (ShortGPT, arXiv:2403.03853). angular: removes the consecutive blocks with the smallest
+    angle between the token states before and after (PruneMe, arXiv:2403.17887; over all tokens). cka: the n blocks that
     change the sentence vectors most, by debiased CKA.
     """
     influence, angles, count = torch.zeros(depth), torch.zeros(depth + 1, depth + 1), 0
@@ -165,7 +165,7 @@ def baseline_blocks(runners: Iterable[BlockRunner], depth: int) -> dict[str, lis
         kept["first"].append(tuple(range(1, size + 1)))
         kept["even"].append(tuple(math.ceil(depth * place / size) for place in range(1, size + 1)))
         kept["block_influence"].append(_largest(influence, size))
-        start = min(range(size + 1), key=lambda at: float(angles[at, at + depth - size]))
+        start = min(range(size + 1), key=lambda first: float(angles[first, first + depth - size]))
         kept["angular"].append((*range(1, start + 1), *range(start + depth - size + 1, depth + 1)))
         kept["cka"].append(_largest(1 - cka, size))
     return kept
@@ -177,7 +177,7 @@ def _largest(values: Tensor, number: int) -> Blocks:
 
 
 def plan_search(encoder: Encoder, evaluator: Evaluator, beam: int, progress: Progress) -> tuple[Evaluator, int | None]:
-    """Return the evaluator of subsets and the beam width, if any; announce a long search.
+    """Return the evaluator for the search, and the width if a beam search is needed; announce a long search.
 
     Shorten texts, then halve their number, then the beam width, until the search fits `SEARCH_SECONDS` and
     `SEARCH_BYTES`.
@@ -199,7 +199,7 @@ def plan_search(encoder: Encoder, evaluator: Evaluator, beam: int, progress: Pro
             width = beam if width is None else width // 2
         else:
             break
-    if used is not evaluator or seconds > SAID_SECONDS:
+    if used is not evaluator or seconds > ANNOUNCED_SECONDS:
         short = "" if used is evaluator else f", cut to {SEARCHED_TOKENS} tokens"
         texts = f"{counted(runs, 'run')} of a block over {counted(len(used.texts()), 'text')}{short}"
         announce(progress, f"The search for blocks takes about {lasting(seconds)}: {texts}.")
@@ -213,7 +213,7 @@ def beam_runs(depth: int, beam: int) -> int:
 
 
 def _seconds(encoder: Encoder, evaluator: Evaluator) -> float:
-    """Return seconds per padded token for one scored block run, on few texts."""
+    """Measure the seconds per padded token of one block run with its score, on a few texts."""
     few = evaluator.fewer(encoder, BATCH, SEARCHED_TOKENS)
     runners, blocks = list(_runners(encoder, few.texts())), [(block,) for block in range(1, 1 + min(3, encoder.depth))]
     _scores(few, runners, blocks[:1])  # warms up

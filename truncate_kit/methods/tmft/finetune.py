@@ -134,7 +134,7 @@ def sweep_prediction(
         data: Pairs; only the train split is read.
         settings: Settings of the sweep.
         training: Settings of every trial.
-        max_length: Most tokens per text.
+        max_length: Maximum tokens per text.
 
     Returns:
         The prediction; None if layers are named, graded train pairs are missing, or `predicted_drop` returns no drop.
