@@ -224,7 +224,7 @@ class MaskedEvaluator(Evaluator):
 
     @torch.inference_mode()
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Return the negative mean loss, and None as Pearson correlation."""
+        """Return the negative mean loss; no Pearson correlation."""
         total, count = 0.0, 0
         with evaluating(encoder), evaluating(self._head):
             for batch, hidden in self.batches:
@@ -272,7 +272,7 @@ def adapt(
         texts: Raw texts.
         settings: Training settings.
         layer: Layer to cut at; by default the last layer.
-        checkpoint: File to write the training state to, and to resume from.
+        checkpoint: File of the training state, to resume from.
         group: Processes that train together.
         progress: True shows bars and logs; a callable receives every step.
 

@@ -86,14 +86,14 @@ def combine(
 ) -> CombinationReport:
     """Find the combination of layers with the best Spearman correlation between cosines and scores of graded pairs.
 
-    On each random split, the best combination on dev is scored on test. The combined states are pooled over tokens; the
-    model's modules after pooling are not applied.
+    On each random split, the best combination on dev is scored on test. Pooled states are combined;
+    modules after pooling are not applied.
 
     Args:
         encoder: Model; stays unchanged.
         pairs: Graded pairs.
         settings: Settings of the search.
-        head: Trained pooler, for the baseline "CLS pooler" and for `settings.head`.
+        head: Trained pooler, for the baseline "CLS pooler" and `settings.head`.
         threads: Cores for the exact search.
         progress: True draws bars; a callable receives steps.
 
@@ -308,7 +308,7 @@ def combined_encoder(
 
 
 def norm_settings(norm: nn.Module | None) -> dict[str, Any]:
-    """Return settings for `LayerPooling` that describe this norm. Raises `ModelError` for unknown kinds of norm."""
+    """Return the settings of `LayerPooling` for this norm. Raises `ModelError` for unknown norms."""
     if norm is None:
         return {}
     if isinstance(norm, nn.LayerNorm):

@@ -24,7 +24,7 @@ Keys = NDArray[Any]
 STEP = 2.0**-44
 """Cosines closer than this (6e-14) are equal: above float64 rounding, far below differences of float32 states."""
 MOST_SUBSETS = 2**14 - 1
-"""Limit of subsets if Gram matrices do not apply: all subsets of 14 layers, or small subsets of more layers."""
+"""Limit without Gram matrices: all subsets of 14 layers, or small subsets of more layers."""
 
 # Added to a number in [−1, 1], so that the float's low 46 bits count steps of 2⁻⁴⁴ and the six above are zero.
 _ROUNDER = 2.0**8 + 2
@@ -198,7 +198,7 @@ class BestSubsets:
         return best
 
     def update(self, masks: Masks, scores: Floats) -> None:
-        """Take in combinations (r,) with their scores; combinations with NaN scores are only counted."""
+        """Add combinations (r,) with their scores; combinations with NaN scores are only counted."""
         self.count += len(masks)
         sizes = np.bitwise_count(masks).astype(np.int64)
         order = np.lexsort((masks, sizes, -scores))[: len(masks) - int(np.isnan(scores).sum())]
@@ -215,7 +215,7 @@ class BestSubsets:
             take_best(self.without, layer, masks >> layer & 1 == 0)
 
     def merge(self, other: Self) -> None:
-        """Take in the combinations of `other`."""
+        """Add the combinations of `other`."""
         self.count += other.count
         self.by_size = list(map(max, self.by_size, other.by_size))
         self.without = list(map(max, self.without, other.without))
@@ -385,7 +385,7 @@ def search_states(
     up_to: int,
     progress: Progress = silent,
 ) -> list[BestSubsets]:
-    """Score all subsets of at most `up_to` layers on each of several parts (indices, correlation) of the pairs."""
+    """Score all subsets of at most `up_to` layers on several parts (indices, correlation) of the pairs."""
     best_subsets = [BestSubsets(pairs.num_layers) for _ in parts]
     subsets, done, total = pairs.all_cosines(up_to), 0, count_subsets(pairs.num_layers, up_to)
     while done < total:

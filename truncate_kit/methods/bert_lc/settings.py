@@ -63,7 +63,7 @@ Combination = tuple[tuple[int, ...], float, float | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitReport(Result):
-    """Result of one random split: the best combinations on dev, with their scores on dev and test."""
+    """One random split: the best combinations on dev, with dev and test scores."""
 
     num_dev: int
     best: Combination

@@ -285,7 +285,7 @@ def finetune_contrastive(
         LayerOutOfRangeError: The layer does not exist.
         LayerNotHeldError: A model cut at the layer cannot be saved exactly.
         FileProblemError: `out` is not writable or in use.
-        DivergedError: Training of a seed diverged; trials of the other seeds are stored.
+        DivergedError: A seed diverged; trials of the other seeds are stored.
     """
     start, run = time.perf_counter(), _Run(encoder, rows, data, settings or ContrastiveSettings(), generator, group)
     out = local_path(out)
@@ -350,7 +350,7 @@ class _Run:
         return run_key(self.encoder, *parts)
 
     def train(self, seed: int, **running: Any) -> tuple[Encoder, Trial]:
-        """Train a new encoder with this seed, and score the encoder as it will be saved."""
+        """Train a new encoder, and score the encoder as it will be saved."""
         settings, training, agree = self.settings, self.training, self.group.agree
         model = poolable_encoder(self.encoder, settings, seed=seed)
         on_dev = (PairEvaluator if settings.keep_pooler else BareEvaluator)(model, self.dev)

@@ -203,8 +203,8 @@ class ContrastiveResult(Result):
     dev_std: float | None
     test: float | None
     test_std: float | None
-    test_texts: int  # number of distinct test texts
-    seen: int  # number of test texts that are also training texts
+    test_texts: int  # distinct test texts
+    seen: int  # test texts that are also training texts
     processes: int
     seconds: float  # of this call
     seen_before: str = ""  # sentence about test pairs seen in earlier training

@@ -364,8 +364,8 @@ class Distillation:
     def _frontier(self, chosen: Blocks) -> tuple[tuple[LeanModel, ...], float | None]:
         """Return all measured graphs and `Measured.covered`.
 
-        With `frontier`, first measure the full model and all new students that have weights. Without `frontier`, return
-        earlier measurements only if they include the chosen model.
+        With `frontier`, first measure the full model and new students that have weights. Otherwise, return
+        earlier measurements if they include the chosen model.
         """
         place = f"graphs-{timed_on(self.encoder)}-"
         measured = [one for name, one in self.runs.all(Measured).items() if name.startswith(place)]
@@ -443,7 +443,7 @@ class Distillation:
         return keep(self.encoder, blocks, copy_weights=False)
 
     def _recorded(self, prefix: str) -> list[LeanModel]:
-        """Return stored rows; prefix: `blocks` (trained on all texts) or `tryout` (trained on few texts)."""
+        """Return stored rows; prefix: `blocks` (trained on all texts) or `tryout` (on few)."""
         return [row for name, row in self.runs.all(LeanModel).items() if name.startswith(prefix)]
 
     def _try_out(self, blocks: Blocks, untrained: float) -> LeanModel:
@@ -499,16 +499,12 @@ class Distillation:
         return few_texts(self.teacher, self.texts, self.learned_from)
 
     def _rate(self, blocks: Blocks) -> float:
-        """Return the peak learning rate for a student with these blocks."""
         depth = self.teacher.depth
         return self.settings.rate(self.encoder.width, left_out=(depth - len(blocks)) / depth)
 
 
 def best_tryout(tryouts: Sequence[LeanModel]) -> LeanModel:
-    """Return the best tryout by score; without labels, by overlap, among tryouts within the interval of the best.
-
-    Evidence for this rule: benchmarks/lean.
-    """
+    """Return the best tryout by score; without labels, by overlap within the best interval (benchmarks/lean)."""
     first = max(tryouts, key=lambda row: row.score)
     if first.agreement is None:
         return first

@@ -38,7 +38,7 @@ class PairLabels:
     Attributes:
         texts: Texts to exclude from training.
         chosen_by: The pairs before splitting, if dev pairs select the blocks.
-        num_seen: Number of test pairs that are excluded because the full model has seen them.
+        num_seen: Number of test pairs excluded because the full model has seen them.
     """
 
     metric = "Spearman × 100 on dev"
@@ -165,7 +165,7 @@ def own_pairs_of(workspace: Workspace) -> PairSplits | None:
             return None
         halves = [store.read(half.tolist()) for half in held_out_places(len(store), result.settings)[:2]]
         return _splits(teacher, halves, f"cosines of {result.model}", NOTE)
-    except (OSError, ValueError, KeyError, TruncateKitError):  # files are missing or damaged
+    except (OSError, ValueError, KeyError, TruncateKitError):  # missing or damaged files
         return None
 
 

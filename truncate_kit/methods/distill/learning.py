@@ -262,9 +262,9 @@ def held_out_places(
 def few_texts(
     encoder: Encoder, texts: TextStore, places: NDArray[np.int64]
 ) -> tuple[TextStore, NDArray[np.int64]] | None:
-    """Return a store, and the places in it, of a few short texts. Needs at least ten texts.
+    """Return a store and the places of a few short texts in it; needs at least ten texts.
 
-    If there are too few short texts, longer texts are truncated, and all are encoded again. places: in random order.
+    If short texts are too few, others are truncated, and all are encoded again. places: in random order.
     """
     number = min(FEW_TEXTS, len(places) // 10)
     if not number:
@@ -303,7 +303,7 @@ class AgreementEvaluator(Evaluator):
         self._expected = self._cosines(unit).flatten().tolist()
 
     def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
-        """Return the correlation of `Agreement`, 0 if all vectors are equal, without Pearson correlation."""
+        """Return the correlation of `Agreement`, 0 if all vectors are equal; no Pearson correlation."""
         with torch.autocast("cpu", enabled=False):  # also inside bf16 training
             cosines = self._cosines(nn.functional.normalize(vectors.float(), dim=1))
         return self._correlation(cosines.flatten().tolist()), None
@@ -379,7 +379,7 @@ class TaughtTexts(Examples):
         self._full, self._group = full if settings.states else None, group
         self._lengths: list[int] = texts.lengths()[places].tolist()
         self.separable = not (settings.similarity or self._full)
-        # The mean over all texts: a mean over a batch of queries only would cancel their weight.
+        # Over all texts: the mean over a batch of queries only would cancel their weight.
         share = float((places < texts.num_queries).mean())
         self._mean_weight = 1 + share * (settings.query_weight - 1)
 

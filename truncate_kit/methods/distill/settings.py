@@ -111,19 +111,16 @@ class DistillSettings(Result):
         epochs: Passes over the texts; training stops early when scores stop growing.
         batch_size: Texts per step, of similar length; small batches suffice for exact targets.
         learning_rate: Peak rate; by default 5e-4 · 384 / width, at most 1e-3. If less than a quarter of the blocks is
-            removed, the student starts near the full model, and the default is a third.
+            removed, the default is a third, as the student starts near the full model.
         warmup: Share of warmup steps.
         similarity: Weight of the squared error between both models' cosines within a batch.
         states: Weight of 1 − cosine between both models' token states after each kept block; runs the full model at
             every step.
-        train_embeddings: Train word and position embeddings as well.
-        max_texts: Maximum number of training texts, not counting queries; by default all.
-        held_out: Number of held-out texts, half for selection and half for the report; at most a tenth of all texts,
-            at least 42.
-        query_weight: Weight of a query relative to a text.
+        max_texts: Maximum of training texts, not counting queries; by default all.
+        held_out: Held-out texts, half for selection, half for the report; at most a tenth of all texts, at least 42.
         precision: See `TrainingSettings`.
         seed: Seed of the order of the texts.
-        frontier: Export graphs of the full model and all stored students, and measure them.
+        frontier: Export and measure graphs of the full model and all stored students.
     """
 
     layer: int | None = setting(None, bounds=_LAYER)

@@ -42,7 +42,7 @@ def search_subsets(
     Args:
         encoder: Must pool tokens of the last layer only.
         evaluator: Scores the vectors of its texts.
-        blocks: One subset; if given, only this subset and the full model are scored.
+        blocks: Score only this subset and the full model.
         beam: Width of the beam.
         progress: True draws bars; a callable receives steps.
 

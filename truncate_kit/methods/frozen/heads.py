@@ -123,7 +123,7 @@ class RawStates(Examples, Evaluator):
         return errors.square().mean(dim=(1, 2)).sum()
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Return the negative loss, averaged over the blocks, and None as Pearson correlation."""
+        """Return the negative loss, averaged over the blocks; no Pearson correlation."""
         return -fmean(self.losses(cast(BlockAutoencoders, encoder))[0]), None
 
     @torch.inference_mode()

@@ -201,7 +201,7 @@ class _Run:
             nli_scores(nli)  # checked before anything is computed
             self.sets["nli"] = nli
         self.widths, self.cache = settings.code_widths(encoder.depth, encoder.width), work / "states"
-        # The autoencoders of all blocks train together, so their weights depend on the number of blocks.
+        # Autoencoders train together, so their weights depend on the number of blocks.
         read = max(self.layers) if learns_raw else encoder.depth
         fixed = {name: value for name, value in settings.to_dict().items() if name not in ("layers", "steps", "seeds")}
         # The first seed draws sentences and trains the autoencoders.

@@ -48,9 +48,9 @@ def _code_widths(text: str) -> tuple[int, int]:
 class FrozenSettings(Result):
     """Settings of heads trained on frozen blocks.
 
-    The FREEZE report does not give epochs, batch size, learning rate, hidden units and seeds; the score `exp`, and
-    training the autoencoders' encoders further with the heads, are additions. In the report, only the last model uses
-    the loss `log-variance`, log Var(ŷ − y). The first seed draws raw sentences and trains the autoencoders.
+    Not in the FREEZE report: epochs, batch size, learning rate, hidden units, seeds, the score `exp`, and training the
+    encoders further in the step `autoencoder`. In the report, only the last model uses the loss `log-variance`,
+    log Var(ŷ − y). The first seed draws raw sentences and trains the autoencoders.
     """
 
     layers: str = setting(
@@ -71,7 +71,7 @@ class FrozenSettings(Result):
     hidden: int = setting(64, bounds=_UNITS)
     codes: tuple[int, int] | None = setting(
         None,
-        "Code widths of lower and upper blocks; default 1/4, 1/2 of states.",
+        "Code widths of lower and upper blocks; default: width/4,width/2.",
         TRAINING,
         bounds=_UNITS,
         parse=_code_widths,

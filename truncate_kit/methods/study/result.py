@@ -35,7 +35,7 @@ class StudyRow(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CKARow(Result):
-    """Linear CKA between a layer and a layer of the reference, on test texts; debiased if not named biased, or None."""
+    """Linear CKA of a layer with a layer of the reference on test texts, debiased or biased; None if undefined."""
 
     model: str
     reference: str
@@ -80,7 +80,7 @@ class Curve:
 
     Attributes:
         rows: By layer.
-        best_dev: Row of the layer with the best dev score, the paper's choice.
+        best_dev: Row with the best dev score, the paper's choice.
         last: Row of the last layer, if trained.
         drop: Best test score of the other layers, minus the last layer's score.
         drops: True if `drop` is at least two points and above two standard errors; False with one seed.
@@ -139,9 +139,9 @@ Published = dict[Place, float]
 def read_published(path: str | None) -> Published:
     """Read published figures, in points, from a CSV file or the `FILES` of a folder. Raises `DataError`.
 
-    Columns for scores by layer: name, setting, dataset, layer, split, metric, mean (0 … 1), optional pooling.
-    Columns for Tables 1 and 2 of the TMFT paper: model, layer, val_spearman, val_pearson, test_spearman, test_pearson,
-    optional setting. Columns for single figures: task, language, model, layer, metric, value.
+    Columns of scores by layer: name, setting, dataset, layer, split, metric, mean (0 … 1), optional pooling. Columns of
+    Tables 1 and 2 of the TMFT paper: model, layer, val_spearman, val_pearson, test_spearman, test_pearson, optional
+    setting. Columns of single figures: task, language, model, layer, metric, value.
     """
     if path is None:
         return {}

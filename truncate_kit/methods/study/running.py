@@ -74,7 +74,7 @@ def run_study(
     """
     start, watcher, folder = time.perf_counter(), watcher_of(progress), local_path(out)
     published = check_study(study, device)
-    # Adapted models stay in `out` until all their trials have ended, also if the next call runs these trials.
+    # Adapted models are kept until all their trials have ended, also for the next call.
     adapts = any(prior.texts is not None for prior in study.priors)
     with run_lock(folder), unfinished(folder / "adapted", shared=True) if adapts else nullcontext():
         earlier = StudyResult.read_if_whole(folder / STUDY_FILE)
@@ -117,7 +117,7 @@ def adapt_all(
 def _models(
     study: Study, out: Path, device: str | None, progress: Progress, group: Group = ALONE
 ) -> Iterator[tuple[StudyModel, StudyPrior, Encoder]]:
-    """Yield each model after each of its priors, adapted to the prior's texts; the CKA reference comes first."""
+    """Yield each model after each of its priors; the CKA reference comes first."""
     for model in sorted(study.models, key=lambda model: model.name != study.cka):
         loaded = load_model(model, device)
         for prior in filter(partial(study.tasks_of, model), study.priors):
@@ -181,7 +181,7 @@ def load_model(model: StudyModel, device: str | None = None) -> Encoder:
 
 
 def task_data(task: StudyTask) -> tuple[PairSplits, RetrievalSet | None]:
-    """Load the pairs of a task, and its retrieval set of dev and test queries, if it has one."""
+    """Load the pairs of a task, and its retrieval set if it has one."""
     kind, metric = task.row.data, task.search_metric
     if kind == "judged":
         return read_judged(task.data, metric=metric)
@@ -208,7 +208,7 @@ def _parts(
 class Part:
     """One model after one prior on one task: trials, and for CKA the hidden states of the test texts at each layer.
 
-    For CKA, hidden states are stored instead of weights, which are far larger.
+    States are stored instead of weights, which are far larger.
     """
 
     def __init__(self, model: StudyModel, prior: StudyPrior, task: StudyTask, runner: TrialRunner) -> None:
@@ -258,16 +258,12 @@ class Part:
 
     @cached_property
     def texts(self) -> list[str]:
-        """Return the test texts; if they exceed `MOST_TEXTS`, an evenly spaced part."""
+        """Return at most `MOST_TEXTS` test texts, evenly spaced."""
         texts = self.runner.task.test_texts(CKA_SEED)
         return texts[:: -(-len(texts) // MOST_TEXTS)]
 
     def _collect(self, layers: Sequence[int]) -> None:
-        """Store hidden states for CKA.
-
-        They are from all layers of the untrained model and of the model trained at the last layer, and from the last
-        layer of every other trained model.
-        """
+        """Store states: all layers, untrained and trained at the last layer; the last layer of other trained models."""
         depth, store = self.full.depth, self.store
         store.tensor("states-untrained", lambda: self._states(self.full, "untrained"))
         missing = [(layer, CKA_SEED) for layer in {*layers, depth} if not store.has_weights(_trained(layer))]

@@ -1,4 +1,4 @@
-"""Run TMFT: train layers, choose one by a strategy, compare it with the full model, and save both."""
+"""Run TMFT: train layers, choose one, compare it with the full model, and save both."""
 
 import random
 import time
@@ -328,7 +328,7 @@ class _Sweep:
         return result
 
     def _scored_by(self) -> dict[str, str]:
-        """Return fields of the result: the retrieval set's name, or a sentence about test pairs seen before."""
+        """Return result fields: the retrieval set's name, or a sentence about test pairs seen before."""
         runner = self.runner
         if runner.retrieval is not None:
             return {"retrieval": runner.retrieval.name}
@@ -355,7 +355,6 @@ class _Sweep:
         return f"{place}: {taken}.{kept}"
 
     def _save(self, result: SweepResult, best: Trial, strongest: Trial) -> None:
-        """Save both models with cards, then the result."""
         settings = result.training.to_dict() | result.settings.to_dict() | {"learning_rate": result.learning_rate}
         lean = None if self.blocks is None else self.blocks[: best.layer]
         for runner, trial, name, blocks in ((self.runner, best, "lean", lean), (self.full, strongest, "full", None)):
@@ -431,8 +430,8 @@ def spread_over_seeds(means: Sequence[NDArray[np.float64]]) -> tuple[float, int]
 def means_over_seeds(draws: NDArray[np.float64], spread: tuple[float, int]) -> NDArray[np.float64]:
     """Return resampled means over seeds of differences (seeds, resamples), widened by `spread`.
 
-    The widening follows Student's t, as resampling two or three seeds gives far too narrow intervals. For layers that
-    vary more than the pooled `spread`, their own variance counts.
+    The width follows Student's t, as resampling two or three seeds gives far too narrow intervals. Layers that vary
+    more than the pooled `spread` keep their own variance.
     """
     from scipy.stats import t as student_t  # slow to import, and not needed to read results
 

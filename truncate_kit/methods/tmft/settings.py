@@ -190,7 +190,7 @@ class SweepResult(Result):
     choice: str  # reason, in words
     metric: str  # in words
     search_cost: int  # blocks × training steps, without full trials of the chosen layer
-    exhaustive_cost: int  # cost of a search over all layers and seeds, computed alike
+    exhaustive_cost: int  # the same for a search over all layers and seeds
     seconds: float  # of the call
     before: str = ""  # training before the task, in words
     blocks: tuple[int, ...] | None = None  # kept blocks of the full model, if not the first ones

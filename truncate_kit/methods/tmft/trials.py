@@ -100,7 +100,7 @@ class MultiExit(Examples, Evaluator):
         return self._scores(exit_vectors_of(encoder, self._held_out[0].texts(), self._layers))
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Return the mean score over the layers, and None as Pearson correlation."""
+        """Return the mean score over the layers; no Pearson correlation."""
         return fmean(self.by_layer(encoder).values()), None
 
     def probe(self, encoder: Encoder, seed: int, progress: Progress = silent) -> Scores:
@@ -138,7 +138,7 @@ class TrialOrder:
     seed: int
     epochs: int  # of the whole trial
     stop_after: int | None  # epochs to run now; the checkpoint stays
-    searching: bool  # True for trials of a search, which skip the test score
+    searching: bool  # skip the test score
     keep_weights: bool
 
     def __str__(self) -> str:
@@ -146,7 +146,7 @@ class TrialOrder:
 
     @property
     def name(self) -> str:
-        """Return the name under which the whole trial and its checkpoint are stored."""
+        """Return the stored name of the whole trial and its checkpoint."""
         return trial_name(self.layer, self.seed, self.epochs)
 
     @property
@@ -249,16 +249,10 @@ class TrialRunner:
 
     Args:
         full: The full model.
-        data: Labelled pairs; training pairs with a text of `retrieval`, or judged pairs with one of its queries, are
-            excluded.
+        data: As for `finetune`, as are `prior`, `teacher`, `teacher_weight`, `retrieval` and `engine`.
         settings: Settings of every trial.
         folder: Contains one store for each combination of model, data and settings.
-        prior: Training before each trial.
-        teacher: Model that gives target vectors, in addition to the labels.
-        teacher_weight: Weight of the loss on target vectors.
-        retrieval: Retrieval set that replaces dev and test.
         watcher: Receives steps, epochs and finished trials.
-        engine: Runs the trials; by default one after another in this process.
         keeps_weights: Keep the weights of every full trial.
     """
 
