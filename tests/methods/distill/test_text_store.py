@@ -62,7 +62,7 @@ def test_queries_come_first_with_their_own_prompt(encoder, tmp_path):
     [
         ({"texts": TEXTS[:3]}, 150, "Only 3 distinct texts"),
         ({"texts": TEXTS}, 150, "Only 150 distinct texts"),
-        ({"texts": TEXTS, "exclude": TEXTS[1:]}, None, f"Only 1 distinct text .* 0 queries .*; {len(TEXTS) - 1} texts"),
+        ({"texts": TEXTS, "exclude": TEXTS[1:]}, None, f"Only 1 distinct text .* 0 queries .* {len(TEXTS) - 1} texts"),
         ({"texts": TEXTS[:5], "queries": TEXTS}, None, f"Only 0 distinct texts and {len(TEXTS)} queries"),
     ],
 )
