@@ -162,7 +162,7 @@ contrast m --data good.csv --objective in-batch --layer 9 --triplets triplets.cs
 contrast m --data good.csv --remove-pooler --pooling mean --no-mlp | no pooler to remove
 contrast m --data good.csv --remove-pooler --pooling mean-attention | use --pooling layer-attention with --attend both
 contrast m --data good.csv --pooling cls-attention --attend mean | --attend works only with --pooling layer-attention
-contrast m --data good.csv --objective in-batch --sentences raw.txt --remove-pooler | --sentences works only with kept
+contrast m --data good.csv --objective in-batch --sentences raw.txt --remove-pooler | --sentences works only with layer attention
 contrast m --data good.csv --triplets triplets.csv --triplet-columns anchor | two or three are needed
 contrast m --data good.csv --objective in-batch --triplets odd/mr.csv | Call the columns anchor, positive
 contrast m --data good.csv --objective in-batch --hard-negative-weight 1 | Leave --hard-negative-weight out
@@ -211,7 +211,7 @@ encode raw.txt --model m --out taken.npy | already exists
 export | Add --onnx
 export m --onnx --precision int4 | no export precision 'int4'
 export m --onnx --precision fp16 --target cpu | converted to float32
-export m --onnx --precision int8 --target cuda | no kernels
+export m --onnx --precision int8 --target cuda | no int8 kernels
 export m --onnx --budget 1 | --budget works only with --precision int8
 export m --onnx --data search --scale 0,5 | --scale works only with graded pairs
 bench | there is no lean model
