@@ -2,7 +2,14 @@ import pytest
 import torch
 
 from tests.support import cka as reference
-from truncate_kit.analysis.cka import cka_matrix, compare_layers, jackknife_error, outlier_mask, relative_layers
+from truncate_kit.analysis.cka import (
+    cka_matrix,
+    compare_layers,
+    jackknife_error,
+    outlier_mask,
+    relative_layers,
+    text_blocks,
+)
 
 
 @pytest.fixture(scope="module")
@@ -40,6 +47,35 @@ def test_interval_is_that_of_recomputing_without_each_block(states, estimator):
         reach = 2.7764 * float((4 / 5 * (left_out - left_out.mean()).square().sum()).sqrt())
         ends = curve.values[i] - reach, curve.values[i] + reach
         assert (curve.low[i], curve.high[i]) == pytest.approx(ends, rel=1e-3, abs=1e-6)
+
+
+def test_blocks_never_separate_the_texts_of_a_group():
+    groups = torch.tensor([0, 1, 2, 3, 3, 2, 1, 0, 4, 4, 4, 4, 5, 6, 7, 8])
+    order, bounds = text_blocks(16, 4, groups, seed=1)
+    assert sorted(order.tolist()) == list(range(16))
+    blocks = [{int(groups[text]) for text in order[start:stop]} for start, stop in bounds]
+    assert sum(map(len, blocks)) == 9
+    assert [stop - start for start, stop in bounds] == [4] * 4
+    assert text_blocks(16, 4, torch.zeros(16).long())[1] == []  # one group cannot be divided
+
+
+def test_intervals_of_pairs_hold_as_often_as_they_say():
+    """The deviation over fresh draws is the independent measure: blocks of single texts give half of it."""
+    values, reach, narrow = [], [], []
+    pairs = torch.arange(100).repeat_interleave(2)
+    for seed in range(60):
+        draw = torch.Generator().manual_seed(seed)
+        x = torch.randn(100, 12, generator=draw).repeat_interleave(2, 0)
+        x, noise = x + 0.2 * torch.randn(200, 12, generator=draw), torch.randn(100, 12, generator=draw)
+        y = x * torch.linspace(0.2, 2, 12) + noise.repeat_interleave(2, 0)
+        curve, _ = compare_layers(x[None], y[None], groups=pairs)
+        single, _ = compare_layers(x[None], y[None])
+        values.append(curve.values[0])
+        reach.append((curve.high[0] - curve.low[0]) / 2)
+        narrow.append((single.high[0] - single.low[0]) / 2)
+    held = float(torch.tensor(values).std()) * 2.2622  # Student's t, 9 degrees of freedom
+    assert float(torch.tensor(reach).mean()) == pytest.approx(held, rel=0.15)
+    assert float(torch.tensor(narrow).mean()) < 0.85 * held
 
 
 def test_jackknife_of_a_mean_is_its_textbook_interval():

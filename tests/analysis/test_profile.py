@@ -161,7 +161,7 @@ def test_streamed_equals_in_memory(with_reference, encoder, other):
     assert streamed.cka_without_outliers.values == pytest.approx(held.cka_without_outliers.values, abs=1e-5)
     for name in ("spearman", "block_influence", "angular_distance", "effective_rank", "anisotropy"):
         assert getattr(streamed, name) == pytest.approx(getattr(held, name), rel=1e-4)
-    assert streamed.cka.low[2] < streamed.cka.values[2] < streamed.cka.high[2]
+    assert streamed.cka.low == held.cka.low is None  # random pairs connect all texts
 
 
 def test_the_interval_of_a_stream_is_that_of_block_means(encoder, other):

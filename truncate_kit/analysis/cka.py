@@ -77,7 +77,8 @@ def cka_matrix(
         streamed = StreamedCKA(estimator=estimator)
         streamed.update(*models)
         return streamed.result(undefined=undefined)
-    hsic, *_ = gram_hsic(models, kernel=kernel, bandwidth=bandwidth, debiased=estimator == "debiased")
+    bounds = [(0, models[0].shape[1])]
+    hsic, *_ = gram_hsic(models, bounds, kernel=kernel, bandwidth=bandwidth, debiased=estimator == "debiased")
     return _cka_of(hsic, len(states_x), undefined)
 
 
@@ -90,22 +91,23 @@ def compare_layers(
     kernel: Kernel = "linear",
     outliers: int = 0,
     blocks: int = 10,
+    groups: Tensor | None = None,
     level: float = 0.95,
     seed: int = 0,
 ) -> tuple[Curve, tuple[Row, ...]]:
     """Return a CKA curve with confidence intervals, and the CKA of all layer pairs (model, reference).
 
     layers: Reference layer for each layer of the curve, by default at the same relative depth. outliers: Number of
-    dimensions of largest variance to set to 0 at each layer. blocks: Number of text groups for jackknife intervals, 0
-    or at least 2. See `cka_matrix` for the rest; undefined values are missing.
+    dimensions of largest variance to set to 0 at each layer. blocks: Number of text blocks for jackknife intervals, 0
+    or at least 2. groups, seed: See `text_blocks`. See `cka_matrix` for the rest; undefined values are missing.
     """
     models = _prepared(states_x, states_y, estimator, kernel, outliers)
     depth, count, _ = models[0].shape
-    if blocks:  # shuffle, as files are often ordered by source
-        # A bootstrap would repeat texts, which breaks the debiasing.
-        order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
+    # A bootstrap would repeat texts, which breaks the debiasing.
+    order, bounds = text_blocks(count, blocks, groups, seed)
+    if blocks := len(bounds):
         models = [model[:, order] for model in models]
-    hsic = gram_hsic(models, kernel=kernel, groups=max(1, blocks), debiased=estimator == "debiased")
+    hsic = gram_hsic(models, bounds or [(0, count)], kernel=kernel, debiased=estimator == "debiased")
     matrix, *left_out = (_cka_of(part, depth) for part in hsic)
     layers = relative_layers(depth - 1, matrix.shape[1] - 1) if layers is None else layers
     place = (torch.arange(depth), torch.tensor(layers))
@@ -162,6 +164,32 @@ def relative_layers(depth: int, reference_depth: int) -> tuple[int, ...]:
     if depth == 0:
         return (0,)
     return tuple((2 * layer * reference_depth + depth - 1) // (2 * depth) for layer in range(depth + 1))
+
+
+def text_blocks(
+    count: int, blocks: int, groups: Tensor | None = None, seed: int = 0
+) -> tuple[Tensor, list[tuple[int, int]]]:
+    """Divide texts into random blocks that never separate the texts of a group.
+
+    Texts of a pair are near-duplicates: in different blocks, they make an interval too narrow.
+
+    Args:
+        count: Number of texts n.
+        blocks: Number of blocks.
+        groups: Group of each text (n,), by default a group for each text.
+        seed: Of the order.
+
+    Returns:
+        The texts in random order (n,), and start and end of each block in it; no blocks if groups are too large.
+    """
+    groups = torch.arange(count) if groups is None else groups
+    # Files are often ordered by source.
+    rank = torch.randperm(int(groups.max()) + 1, generator=torch.Generator().manual_seed(seed)).argsort()[groups]
+    order = rank.argsort(stable=True)
+    starts = torch.cat([torch.tensor([0]), rank[order].diff().nonzero().flatten() + 1, torch.tensor([count])])
+    wanted = torch.linspace(0, count, blocks + 1).round()
+    nearest = starts[(starts[:, None] - wanted).abs().argmin(0)].tolist() if blocks else []
+    return order, list(itertools.pairwise(nearest)) if len({*nearest}) > blocks else []
 
 
 def jackknife_error(left_out: Tensor) -> Tensor:
@@ -261,18 +289,22 @@ def _cka_of(hsic: Tensor, layers_x: int, undefined: Undefined = "nan") -> Tensor
 
 
 def gram_hsic(
-    models: Sequence[Tensor], *, kernel: str = "linear", bandwidth: float = 1.0, groups: int = 1, debiased: bool
+    models: Sequence[Tensor],
+    bounds: Sequence[tuple[int, int]],
+    *,
+    kernel: str = "linear",
+    bandwidth: float = 1.0,
+    debiased: bool,
 ) -> list[Tensor]:
-    """Return HSIC of all layer pairs, (L, L) float64, on all texts and then without each group of texts.
+    """Return HSIC of all layer pairs, (L, L) float64, on all texts and then without each block of texts.
 
-    models: Prepared states (L_m, n, d_m) of one dtype. RBF: exp(−|x − y|² / 2σ²), σ = bandwidth × median distance
-    (Kornblith et al., arXiv:1905.00414).
+    models: Prepared states (L_m, n, d_m) of one dtype. bounds: Start and end of each block. RBF: exp(−|x − y|² / 2σ²),
+    σ = bandwidth × median distance (Kornblith et al., arXiv:1905.00414).
     """
     count = models[0].shape[1]
-    bounds = list(itertools.pairwise(torch.linspace(0, count, groups + 1).round().long().tolist()))
     products, rows, diagonal = _gram_sums(models, bounds, bandwidth if kernel == "rbf" else None)
     matrices = []
-    for without in (None, *(range(groups) if groups > 1 else ())):
+    for without in (None, *(range(len(bounds)) if len(bounds) > 1 else ())):
         product, row, own, left = products.sum((0, 1)), rows.sum(-1), diagonal, count
         if without is not None:
             start, stop = bounds[without]

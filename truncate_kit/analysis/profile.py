@@ -7,6 +7,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -17,6 +18,7 @@ from truncate_kit.analysis.cka import (
     outlier_mask,
     relative_layers,
     require_finite,
+    text_blocks,
 )
 from truncate_kit.analysis.result import (
     FEWEST_TEXTS,
@@ -109,7 +111,8 @@ def profile(
     blocks = settings.intervals  # at least 2; CKA needs four texts in each (streamed) or without each
     blocks = blocks if blocks > 1 and len(drawn) >= max(8, (4 if streamed else 2) * blocks) else 0
     watch, measure = reporter(progress), _streamed if streamed else _in_memory
-    measured, (states, *_) = measure(models, drawn, settings, blocks, watch)
+    groups = None if pairs is None else _groups(drawn, pairs)
+    measured, (states, *_) = measure(models, drawn, settings, blocks, groups, watch)
     held = {} if streamed else {text: place for place, text in enumerate(drawn)}
     read = partial(layer_states, encoder, progress=watch, **_reading(settings))
     measured["spearman"] = None if pairs is None else _spearman(read, pairs, held, states)
@@ -223,6 +226,17 @@ def _reading(settings: AnalysisSettings) -> dict[str, Any]:
     return {"pooling": settings.pooling, "raw": settings.raw, "batch_size": settings.batch_size}
 
 
+def _groups(texts: Sequence[str], pairs: "Sequence[TextPair]") -> Tensor:
+    """Return the connected component of each text (n,); pairs connect texts."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    place = {text: at for at, text in enumerate(texts)}
+    joined = [(place[one.first], place[one.second]) for one in pairs if {one.first, one.second} <= place.keys()]
+    edges = coo_array((np.ones(len(joined)), np.reshape(joined, (-1, 2)).T), shape=(len(texts), len(texts)))
+    return torch.from_numpy(connected_components(edges, directed=False)[1]).long()
+
+
 def _compared_layers(models: Sequence[Encoder]) -> tuple[int, ...]:
     """Return for each layer the layer that CKA compares it with."""
     depth = models[0].depth
@@ -230,9 +244,14 @@ def _compared_layers(models: Sequence[Encoder]) -> tuple[int, ...]:
 
 
 def _in_memory(
-    models: Sequence[Encoder], texts: Sequence[str], settings: AnalysisSettings, blocks: int, progress: Progress
+    models: Sequence[Encoder],
+    texts: Sequence[str],
+    settings: AnalysisSettings,
+    blocks: int,
+    groups: Tensor | None,
+    progress: Progress,
 ) -> Measured:
-    """Measure with all states in memory; blocks: number of text groups."""
+    """Measure with all states in memory; blocks, groups: see `text_blocks`."""
     states = [torch.empty(model.depth + 1, len(texts), model.width, dtype=torch.float32) for model in models]
     scores, layers, without = LabelFreeScores(), _compared_layers(models), None
     for batches in iter_states(models, texts, progress=progress, **_reading(settings)):
@@ -240,23 +259,31 @@ def _in_memory(
         for held, (places, pooled, _, _) in zip(states, batches, strict=True):
             held[:, places] = pooled
     same: dict[str, Any] = {name: getattr(settings, name) for name in ("estimator", "kernel", "level", "seed")}
-    curve, matrix = compare_layers(*states, layers=layers, blocks=blocks, **same)
+    curve, matrix = compare_layers(*states, layers=layers, blocks=blocks, groups=groups, **same)
     if settings.outliers:
         without, _ = compare_layers(*states, layers=layers, outliers=settings.outliers, blocks=0, **same)
     return {"cka": curve, "cka_without_outliers": without, "cka_matrix": matrix} | scores.result(), states
 
 
 def _streamed(
-    models: Sequence[Encoder], texts: Sequence[str], settings: AnalysisSettings, blocks: int, progress: Progress
+    models: Sequence[Encoder],
+    texts: Sequence[str],
+    settings: AnalysisSettings,
+    blocks: int,
+    groups: Tensor | None,
+    progress: Progress,
 ) -> Measured:
-    """Measure in constant memory, holding the states of a sample only."""
-    texts = [texts[place] for place in _order(len(texts), settings.seed)]  # files are often ordered by source
-    measured, sample = _in_memory(models, texts[:SAMPLE_TEXTS], settings, 0, progress)
+    """Measure in constant memory, holding the states of a sample only; blocks, groups: see `text_blocks`."""
+    order, bounds = text_blocks(len(texts), blocks, groups, settings.seed)
+    if any(stop - start < FEWEST_TEXTS for start, stop in bounds):
+        bounds = []
+    texts, blocks = [texts[place] for place in order.tolist()], len(bounds)
+    measured, sample = _in_memory(models, texts[:SAMPLE_TEXTS], settings, 0, None, progress)
     scores, layers, total = LabelFreeScores(), _compared_layers(models), len(texts)
     masks = [outlier_mask(states, settings.outliers) for states in sample] if settings.outliers else []
     fresh = partial(StreamedCKA, estimator=settings.estimator, pairs=[*enumerate(layers)])
-    whole, cleaned, parts, values = fresh(), fresh(), max(1, blocks), []
-    for start, stop in pairwise(total * part // parts for part in range(parts + 1)):
+    whole, cleaned, values = fresh(), fresh(), []
+    for start, stop in bounds or [(0, total)]:
 
         def report(task: str, done: int, _: int, start: int = start) -> None:
             progress(task, start + done, total)

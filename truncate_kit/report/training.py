@@ -91,6 +91,9 @@ def _profile_notes(profile: LayerProfile) -> list[Any]:
         profile.reference is None
         and "No `reference`: each layer is compared with the model's middle layer. A model of the same depth without a "
         "drop is a more reliable reference.",
+        profile.num_pairs
+        and profile.cka.low is None
+        and "No interval of CKA: it needs more texts, or pairs that have fewer texts in common.",
         profile.streamed and f"CKA matrix and outlier dimensions are from a sample of {profile.matrix_texts:,} texts.",
         shared and "The blocks of this model share their weights: cutting saves time, not parameters.",
     ]
