@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import AutoModel, AutoModelForMaskedLM
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoModelForMaskedLM, AutoTokenizer
 
 from tests.support.families import TEXTS, TINY_CONFIGS, tiny_tokenizer
+from tests.support.word_pieces import make_splitting
 from truncate_kit.core.errors import ModelError, UsageError
 from truncate_kit.models.loading import load_config, load_encoder, load_reader
 from truncate_kit.models.pipeline import save_encoder
@@ -69,6 +71,34 @@ FORMS = {
     "double precision": lambda weights: {name: value.double() for name, value in weights.items()},
     "no pooler": lambda weights: {name: value for name, value in weights.items() if not name.startswith("pooler")},
 }
+
+
+@pytest.mark.parametrize(
+    ("settings", "ends"),
+    [
+        ({"tokenizer_class": "LlamaTokenizer"}, True),  # e5-mistral-7b-instruct
+        ({"tokenizer_class": "Qwen2Tokenizer", "auto_map": {"AutoTokenizer": ["code.Tokenizer", None]}}, True),
+        ({"tokenizer_class": "PreTrainedTokenizerFast"}, False),
+        ({"tokenizer_class": "LlamaTokenizer", "add_eos_token": False}, False),
+    ],
+)
+def test_an_end_token_that_only_the_settings_name_is_added(tmp_path, settings, ends):
+    """transformers 4 added it, and such models are pooled there; the expected ids are of transformers with options."""
+    folder = make_splitting("qwen2" if "auto_map" in settings else "llama", tmp_path / "model")
+    start = {"SpecialToken": {"id": "<s>", "type_id": 0}}
+    template = {"type": "TemplateProcessing", "single": [start, {"Sequence": {"id": "A", "type_id": 0}}], "pair": []}
+    template["special_tokens"] = {"<s>": {"id": "<s>", "ids": [0], "tokens": ["<s>"]}}
+    edit(folder / "tokenizer.json", post_processor=template)
+    edit(folder / "tokenizer_config.json", **({"add_eos_token": True} | settings))
+    peer = AutoTokenizer.from_pretrained(folder, add_bos_token=True, add_eos_token=ends)
+    expected = peer(TEXTS, truncation=True, max_length=36)["input_ids"]
+    encoder = load_encoder(folder, pooling="last")
+    assert encoder.token_ids(TEXTS) == expected
+    assert all((ids[-1] == 2) is ends for ids in encoder.token_ids(TEXTS))
+    saved = save_encoder(encoder, tmp_path / "saved")
+    loaded = SentenceTransformer(str(saved), device="cpu")
+    np.testing.assert_allclose(encoder.encode(TEXTS), loaded.encode(TEXTS), atol=1e-5, rtol=1e-4)
+    assert load_encoder(saved).token_ids(TEXTS) == encoder.token_ids(TEXTS)
 
 
 @pytest.mark.parametrize("pickled", [False, True], ids=["safetensors", "bin"])

@@ -51,6 +51,8 @@ _UNNEEDED = re.compile(
     r"\.(?:attn|attention)\.(?:masked_)?bias$|\.rotary_emb\.(?:original_)?inv_freq$|\.position_ids$|\.crossattention\."
 )
 _logger = logging.getLogger(__name__)
+# Classes that heeded `add_eos_token` in transformers 4.
+_WITH_END = re.compile("(Code)?Llama|Gemma|Cohere")
 _TOKENIZER_FILES = (
     "tokenizer.json", "vocab.txt", "vocab.json", "spm.model", "spiece.model", "sentencepiece.bpe.model",
     "tokenizer.model",
@@ -322,4 +324,21 @@ def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerBase:
         )
     tokenizer.padding_side = "right"
     tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # padding is always masked
+    _add_end_token(folder, tokenizer)
     return tokenizer
+
+
+def _add_end_token(folder: Path, tokenizer: Any) -> None:
+    """Add the end token that tokenizer_config.json asks for and tokenizer.json omits, as transformers 4 did.
+
+    Models such as e5-mistral-7b-instruct were trained to pool this token.
+    """
+    path = folder / "tokenizer_config.json"
+    values = read_json(path) if path.is_file() else {}
+    kind, own_code = str(values.get("tokenizer_class") or ""), bool(values.get("auto_map"))
+    if values.get("add_eos_token") is not True or not (own_code or _WITH_END.match(kind)):
+        return
+    ids = tokenizer("a")["input_ids"]
+    if tokenizer.eos_token is not None and ids[-1] != tokenizer.eos_token_id:
+        tokenizer.add_bos_token = ids[0] == tokenizer.bos_token_id
+        tokenizer.add_eos_token = True
