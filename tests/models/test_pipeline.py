@@ -69,6 +69,17 @@ def test_how_texts_are_read_is_found_under_the_older_names(pipeline, tmp_path, a
     assert encoder_digest(saved) == encoder_digest(encoder) != encoder_digest(load_encoder(pipeline[0]))
 
 
+def test_special_tokens_keep_their_case(tiny_folder, tmp_path):
+    folder = save_encoder(load_encoder(tiny_folder("bert")), tmp_path / "model")
+    reading = json.loads((folder / "sentence_bert_config.json").read_text()) | {"do_lower_case": True}
+    (folder / "sentence_bert_config.json").write_text(json.dumps(reading))
+    texts = ["The CAT [MASK] SAT [SEP] on", "[MASK]", "THE dog", ""]
+    expected = torch.as_tensor(SentenceTransformer(str(folder), device="cpu").encode(texts))
+    encoder = load_encoder(folder)
+    torch.testing.assert_close(encoder.vectors(texts), expected, atol=1e-5, rtol=1e-4)
+    assert encoder.token_ids(texts)[1:3] == load_encoder(tiny_folder("bert")).token_ids(["[MASK]", "the dog"])
+
+
 @pytest.mark.parametrize("lacking", [["2_Dense"], [""], []])
 @pytest.mark.parametrize("extra", ["2_Dense/training.bin", "pytorch_model.bin"])
 def test_weights_on_the_hub_are_fetched_in_the_form_they_have(pipeline, tmp_path, monkeypatch, lacking, extra):

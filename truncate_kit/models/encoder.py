@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,7 @@ from typing import Any, Literal, cast, get_args
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from tokenizers import normalizers
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
@@ -50,10 +52,20 @@ class TextReader:
             return []
         texts = [(self._default_prompt if prompt else "") + text for text in texts]
         if self.lower_case:
-            texts = [text.lower() for text in texts]
+            texts = self._lowered(texts)
         options: dict[str, Any] = {"truncation": True, "padding": False, "return_attention_mask": False}
         ids: list[list[int]] = self.tokenizer(texts, max_length=self.max_length, **options)["input_ids"]
         return ids
+
+    def _lowered(self, texts: Sequence[str]) -> list[str]:
+        """Lower-case texts except special tokens, as sentence-transformers does."""
+        kept = [token.content for token in self.tokenizer.added_tokens_decoder.values() if not token.normalized]
+        parts = re.compile(f"({'|'.join(map(re.escape, kept)) or '(?!)'})")  # every other part is one of `kept`
+        lower = normalizers.Lowercase().normalize_str
+        return [
+            "".join(part if number % 2 else lower(part) for number, part in enumerate(parts.split(text)))
+            for text in texts
+        ]
 
     @property
     def _default_prompt(self) -> str:
