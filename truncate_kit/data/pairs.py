@@ -251,7 +251,8 @@ def load_pairs(
 ) -> PairSplits:
     """Load sentence pairs from a file, a folder of splits, the hub (such as "stsb"), or this package ("bundled").
 
-    A single file is split into train, dev and test. A folder of word similarity sets is merged (`load_words`).
+    A single file is split into train, dev and test. A folder of word similarity sets is merged (`load_words`). Dev and
+    test splits with hidden labels, all -1 as in GLUE, are left out with a note.
 
     Args:
         name_or_path: An existing path, else a hub name.
@@ -270,9 +271,12 @@ def load_pairs(
     if holds_words(path) and not (classes or columns or scale):
         return load_words(path)
     name, tables = read_tables(name_or_path)
-    sets = _pair_sets(name, tables, columns, scale, classes=classes)
+    hidden = [split for split, table in tables.items() if split != "train" and _hides(table, columns, classes=classes)]
+    shown = {split: table for split, table in tables.items() if split not in hidden}
+    sets = _pair_sets(name, shown or tables, columns, scale, classes=classes)
     one_file = path.is_file() and str(name_or_path) != BUNDLED
-    splits = PairSplits(name=name, one_file=one_file, **sets)
+    notes = tuple(f"{name}/{split} has no labels (all are -1) and is left out." for split in hidden if shown)
+    splits = PairSplits(name=name, one_file=one_file, notes=notes, **sets)
     return complete_splits(splits) if divide and one_file else splits
 
 
@@ -371,6 +375,11 @@ def _pair_sets(
         )
         for split, table in tables.items()
     }
+
+
+def _hides(table: Table, columns: Sequence[str] | None, *, classes: bool) -> bool:
+    values = table.values(_columns(table, columns, LABEL if classes else SCORE)[2])
+    return {*map(str, values)} <= {"-1", "-1.0"}
 
 
 def _columns(table: Table, wanted: Sequence[str] | None, role: str) -> Sequence[str]:
