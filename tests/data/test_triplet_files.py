@@ -1,6 +1,7 @@
 """Anchors, positives and negatives from files of every kind, and built from NLI sets."""
 
 import pytest
+from datasets import ClassLabel, Dataset, Features, Value
 
 from tests.support.files import write_table as write
 from truncate_kit.core.errors import DataError
@@ -59,9 +60,33 @@ def test_built_from_nli(tmp_path, numbers):
         ("p1", "p1 entails c", "p1 against a"),
     )
     assert "3 rows built from 9 NLI pairs; 1 premises without a contradiction are skipped" in found.note
+    assert ("the labels 0, 1 and 2 are read as entailment, neutral, contradiction" in found.note) is numbers
     both = load_triplets(path)
     assert both.rows[-1] == ("p3", "p3 entails")
     assert both.fingerprint() != found.fingerprint()
+
+
+ORDERS = [
+    ("entailment", "neutral", "contradiction"),  # SNLI
+    ("entailment", "contradiction", "neutral"),  # CommitmentBank
+    ("contradiction", "entailment", "neutral"),  # the scripts of sentence-transformers
+]
+
+
+@pytest.mark.parametrize("order", ORDERS, ids=" ".join)
+def test_numbers_of_classes_are_read_by_the_names_in_a_parquet_file(tmp_path, order):
+    named = {name: [row[place] for row in NLI] for place, name in enumerate(("premise", "hypothesis", "label"))}
+    features = Features(premise=Value("string"), hypothesis=Value("string"), label=ClassLabel(names=[*order]))
+    Dataset.from_dict(named, features=features).to_parquet(tmp_path / "nli.parquet")
+    rows = write(tmp_path / "nli.csv", ("premise", "hypothesis", "label"), NLI)
+    found = load_triplets(tmp_path / "nli.parquet", negatives=True)
+    assert found.rows == load_triplets(rows, negatives=True).rows
+    assert "are read as" not in found.note
+    features["label"] = ClassLabel(names=["negative", "neutral", "positive"])  # numbered alike, but no NLI set
+    named["label"] = [order.index(label) for label in named["label"]]
+    Dataset.from_dict(named, features=features).to_parquet(tmp_path / "mood.parquet")
+    with pytest.raises(DataError, match="'label' grades or classifies"):
+        load_triplets(tmp_path / "mood.parquet")
 
 
 def test_a_real_nli_set(shared_data):

@@ -12,7 +12,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any, TextIO
@@ -102,6 +102,7 @@ class Table:
     columns: Mapping[str, Sequence[Any]]  # name → values
     places: Sequence[int]  # line or row number of each row
     place: str = "line"  # unit of `places`: "line" or "row"
+    class_names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # column → number → name
 
     def __len__(self) -> int:
         return len(self.places)
@@ -188,7 +189,17 @@ def table_from_arrow(source: str, arrow: Any, first: int = 1) -> Table:
     except (ValueError, OverflowError, LookupError) as error:  # such as dates before year 1
         hint = "Correct or remove the column."
         raise DataError(f"{source} holds a value that cannot be read ({first_line(error)}).", hint=hint) from error
-    return Table(source, columns, range(first, first + arrow.num_rows), "row")
+    return Table(source, columns, range(first, first + arrow.num_rows), "row", _class_names(arrow.schema))
+
+
+def _class_names(schema: Any) -> dict[str, dict[str, str]]:
+    """Return the names of numbered classes that the datasets library writes into a schema."""
+    try:
+        features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
+        named = {column: kind["names"] for column, kind in features.items() if kind.get("_type") == "ClassLabel"}
+        return {column: {str(number): name for number, name in enumerate(names)} for column, names in named.items()}
+    except (ValueError, LookupError, TypeError, AttributeError):  # another writer's
+        return {}
 
 
 def _parquet(path: Path, rows: int | None) -> Iterator[Table]:

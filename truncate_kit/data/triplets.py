@@ -107,7 +107,8 @@ def _default_columns(table: Table) -> tuple[str, ...]:
 
 def _nli_labels(table: Table, column: str) -> list[str] | None:
     """Return the NLI label of each row ("" if annotators disagreed), or None if the column holds other labels."""
-    plain = [label.lower() for label in table.labels(column, may_be_empty=True)]
+    names = table.class_names.get(column, {})  # sets number their classes in different orders
+    plain = [names.get(label, label).lower() for label in table.labels(column, may_be_empty=True)]
     distinct = {*plain} - {"", "-", "-1", "nan"}
     if distinct == _NUMBERS.keys():
         return [_NUMBERS.get(label, "") for label in plain]
@@ -141,5 +142,8 @@ def _triplets_of_nli(
         hint = 'Use `objective="in-batch"`, which needs entailments only, or give a larger NLI set.'
         raise DataError(f"{table.source} has no premise with both an entailment and a contradiction.", hint=hint)
     note = f"Training: {name} ({len(rows):,} rows built from {len(labels):,} NLI pairs"
-    note += f"; {skipped:,} premises without a contradiction are skipped)." if skipped else ")."
+    note += f"; {skipped:,} premises without a contradiction are skipped" if skipped else ""
+    if columns[2] not in table.class_names and {*table.labels(columns[2], may_be_empty=True)} & _NUMBERS.keys():
+        note += f"; the labels 0, 1 and 2 are read as {', '.join(_NUMBERS.values())}"
+    note += ")."
     return TripletSet(name=name, rows=tuple(rows), note=note)
