@@ -36,6 +36,7 @@ BAD = [
     ("bad.jsonl", JSON + "\n{'sentence1': 1}\n", ", line 3: not valid JSON"),
     ("key.jsonl", JSON + '{"sentence1": "a", "score": 1}\n', ", line 2: the text in column 'sentence2' is"),
     ("int.jsonl", JSON.replace('"b"', "7"), ", line 1: column 'sentence2' holds int 7, not a text"),
+    ("half.jsonl", JSON + JSON.replace('"b"', '"b \\ud83d"'), ", line 2: not valid JSON .*surrogates not allowed"),
     ("huge.jsonl", JSON.replace("1}", "1" + "0" * 400 + "}"), ", line 1: the score '1000"),
     ("text.parquet", HEAD + GOOD, " is damaged or not a Parquet file"),
     ("pairs.xlsx", "PK", ": cannot read files that end in '.xlsx'"),

@@ -3,8 +3,10 @@
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
+import pytest
 import torch
 
+from truncate_kit.core.errors import UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.loading import load_encoder
@@ -56,3 +58,11 @@ def test_a_graph_that_is_made_within_autocast(tiny_folder, tmp_path):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         export_onnx(encoder, tmp_path / "model")
     assert torch.allclose(OnnxEncoder.load(tmp_path / "model").vectors(TEXTS), encoder.vectors(TEXTS), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "texts", [{"query": "a red dog"}, {"a red dog"}, "a red dog", ["a dog", None], ["a \ud83d dog"]]
+)
+def test_texts_that_have_no_order_or_are_no_characters_are_refused(tiny_folder, texts):
+    with pytest.raises(UsageError, match=r"Texts must be a list of str|Text 1 has half of a surrogate pair"):
+        load_encoder(tiny_folder("bert")).vectors(texts)

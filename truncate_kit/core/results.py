@@ -10,7 +10,7 @@ import math
 import os
 import pkgutil
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
@@ -372,9 +372,18 @@ def names(text: str) -> tuple[str, ...]:
 
 def listed_texts(texts: Iterable[str]) -> list[str]:
     """Return texts as a list. Raises `UsageError`."""
-    several = [] if isinstance(texts, str) else list(texts)
-    if isinstance(texts, str) or not all(isinstance(text, str) for text in several):
+    unordered = isinstance(texts, str | Mapping | Set)
+    several = [] if unordered else list(texts)
+    if unordered or not all(isinstance(text, str) for text in several):
         raise UsageError("Texts must be a list of str.", hint="Give each text as a str; leave out missing texts.")
+    for number, text in enumerate(several, start=1):
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            hint = "Replace it, for example by text.encode('utf-16', 'surrogatepass').decode('utf-16', 'replace')."
+            raise UsageError(
+                f"Text {number:,} has half of a surrogate pair, which is no character.", hint=hint
+            ) from error
     return several
 
 

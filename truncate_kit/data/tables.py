@@ -274,6 +274,8 @@ def _json_rows(path: Path, stream: Iterable[str]) -> Iterator[tuple[int, dict[st
                 row = json.loads(line)
                 if not isinstance(row, dict):
                     raise ValueError("an object is needed")
+                if "\\ud" in line.lower():  # an escape of half a surrogate pair is valid JSON, but no text
+                    json.dumps(row, ensure_ascii=False).encode()
             except (ValueError, RecursionError) as error:
                 hint = 'Write one object per line, such as {"sentence1": "…", "sentence2": "…", "score": 3.2}'
                 raise DataError(f"{path}, line {number}: not valid JSON ({error}).", hint=hint) from error
