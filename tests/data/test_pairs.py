@@ -78,7 +78,7 @@ def test_bad_folders_are_named(tmp_path):
         load_pairs(tmp_path)
     for name in ("dev.csv", "validation.csv"):
         write(tmp_path / name)
-    with pytest.raises(DataError, match=r"two files for dev: dev\.csv and validation\.csv"):
+    with pytest.raises(DataError, match=r"several files for dev: dev\.csv and validation\.csv"):
         load_pairs(tmp_path)
 
 

@@ -3,8 +3,13 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.files import write_table
 from truncate_kit.core.errors import DataError
 from truncate_kit.data.pairs import PairSet, PairSplits, TextPair, complete_splits, load_pairs, read_pairs, split_pairs
+from truncate_kit.data.retrieval import read_retrieval
+from truncate_kit.data.seen import pair_key
+from truncate_kit.data.suites import find_sts, read_trained_pairs
+from truncate_kit.data.triplets import load_triplets
 from truncate_kit.report.view import data_sentences
 
 PAIRS = PairSet(
@@ -84,3 +89,50 @@ def test_a_single_file_is_divided_as_the_commands_divide_it(named_file):
     assert [(name, len(pairs)) for name, pairs in splits.items()] == [("train", 80), ("dev", 10), ("test", 10)]
     assert "was split into train " in splits.notes[0]
     assert len(read_pairs(file)) == 100
+
+
+STSB_COLUMNS = ("split", "genre", "dataset", "year", "sid", "score", "sentence1", "sentence2")
+
+
+@pytest.mark.parametrize(
+    ("column", "names"),
+    [
+        ("split", ("train", "dev", "test")),
+        ("SemEval_set", ("TRAIN", "TRIAL", "TEST")),
+        ("fold", ("training", "validation", "testing")),
+    ],
+)
+def test_a_column_of_splits_divides_a_file_as_published(tmp_path, column, names):
+    """A split drawn at random puts published test rows into train."""
+    columns = tuple(column if name == "split" else name for name in STSB_COLUMNS)
+    rows = [(names[n % 3], "news", "headlines", 2016, n, n % 6, f"first {n}", f"second {n}") for n in range(60)]
+    file = write_table(tmp_path / "stsbenchmark.tsv", columns, rows)
+    for splits in (load_pairs(file), load_pairs(file, divide=False)):
+        assert {name: [pair.first for pair in pairs] for name, pairs in splits.items()} == {
+            split: [row[6] for row in rows if row[0] == name]
+            for split, name in zip(("train", "dev", "test"), names, strict=True)
+        }
+        assert splits.notes == ()
+        assert not splits.one_file
+    assert load_triplets(file, columns=("sentence1", "sentence2")).rows == tuple(row[6:] for row in rows[::3])
+    (found,) = find_sts(tmp_path)
+    assert [pair.first for pair in found] == [row[6] for row in rows[2::3]]
+    assert len(find_sts(tmp_path, joined=True)[0]) == 60
+    assert {*read_trained_pairs(file).tolist()} == {pair_key(*row[6:]) for row in rows if row[0] != names[2]}
+    answers = write_table(tmp_path / "q.csv", (column, "query", "relevant"), [(row[0], *row[6:]) for row in rows])
+    assert read_retrieval(answers).queries == tuple(row[6] for row in rows[2::3])
+
+
+def test_a_column_that_only_looks_like_splits(tmp_path, named_file):
+    plain = load_pairs(named_file("plain.csv"), divide=False).train
+    rows = [(f"a{n}", f"b{n}", n % 6, ("news", "train")[n % 2], n) for n in range(100)]
+    for name in ("dataset", "fold", "offset"):
+        file = write_table(tmp_path / f"{name}.csv", ("sentence1", "sentence2", "score", name, "n"), rows)
+        assert load_pairs(file, divide=False).train.pairs == plain.pairs
+    file = write_table(tmp_path / "odd.csv", ("sentence1", "sentence2", "score", "split", "n"), rows)
+    with pytest.raises(DataError, match=r"odd\.csv, line 2: 'news' in column 'split' does not name a split"):
+        load_pairs(file)
+    file = write_table(
+        tmp_path / "test.csv", ("sentence1", "sentence2", "score", "split"), [(*rows[0][:3], "test")] * 30
+    )
+    assert load_pairs(file, divide=False).one_file  # divided to train on, as any file

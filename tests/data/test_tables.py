@@ -1,8 +1,11 @@
 """Every format gives the same rows, and each bad file one clear error: file, place, what is wrong, and a hint."""
 
+import contextlib
+import csv
 import gzip
 import lzma
 import re
+import tracemalloc
 
 import pyarrow
 import pyarrow.parquet
@@ -10,7 +13,7 @@ import pytest
 
 from tests.support.files import write_table
 from truncate_kit.core.errors import DataError
-from truncate_kit.data.pairs import load_pairs, read_pairs
+from truncate_kit.data.pairs import SPLIT_NAMES, load_pairs, read_pairs
 from truncate_kit.data.tables import iter_texts, read_texts
 
 HEAD = "sentence1,sentence2,score\n"
@@ -71,39 +74,128 @@ def test_a_missing_file_or_a_folder_in_its_place(tmp_path, name):
         read_texts(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "unreadable",
-    [
-        {"sentence1": pyarrow.array([b"\xf4"]).view(pyarrow.string())},  # not UTF-8
-        {"day": pyarrow.array([-(10**15)], pyarrow.timestamp("ms"))},  # before year 1
-    ],
-)
-def test_parquet_values_that_python_cannot_hold_are_refused(tmp_path, unreadable):
-    table = pyarrow.table({"sentence1": ["a"], "sentence2": ["b"], "score": [1.0]} | unreadable)
-    pyarrow.parquet.write_table(table, tmp_path / "p.parquet")
+def test_parquet_values_that_python_cannot_hold_are_refused_where_they_are_used(tmp_path):
+    path = tmp_path / "p.parquet"
+    unused = {"day": pyarrow.array([-(10**15)], pyarrow.timestamp("ms"))}  # before year 1
+    pyarrow.parquet.write_table(pyarrow.table({"sentence1": ["a"], "sentence2": ["b"], "score": [1.0]} | unused), path)
+    assert [pair.first for pair in read_pairs(path)] == ["a"]
     with pytest.raises(DataError, match="holds a value that cannot be read"):
-        read_pairs(tmp_path / "p.parquet")
+        read_pairs(path, columns=("sentence1", "sentence2", "day"))
+    texts = pyarrow.array([b"\xf4"]).view(pyarrow.string())  # not UTF-8
+    pyarrow.parquet.write_table(pyarrow.table({"sentence1": texts, "sentence2": ["b"], "score": [1.0]}), path)
+    with pytest.raises(DataError, match="holds a value that cannot be read"):
+        read_pairs(path)
 
 
 def test_parquet_rows_are_counted_and_not_read_through_pythons_own_file(tmp_path, monkeypatch):
     """Threads of the reader that called back into Python at its end stopped the process with exit code 134."""
-    path, kinds, real = tmp_path / "p.parquet", [], pyarrow.parquet.ParquetFile
-    monkeypatch.setattr(pyarrow.parquet, "ParquetFile", lambda source: kinds.append(type(source)) or real(source))
+    path, kinds, real = tmp_path / "p.parquet", set(), pyarrow.parquet.ParquetFile
+    opened = lambda source, **how: kinds.add(type(source)) or real(source, **how)  # noqa: E731
+    monkeypatch.setattr(pyarrow.parquet, "ParquetFile", opened)
     columns = {"sentence1": ["a", "b", None], "sentence2": ["c", "d", "e"], "score": [1.0, 2.0, 3.0]}
     for rows, message in ((3, r"p\.parquet, row 3: the text in column 'sentence1' is empty"), (0, "no rows")):
         pyarrow.parquet.write_table(pyarrow.table(columns).slice(0, rows), path)
         with pytest.raises(DataError, match=message):
             read_pairs(path)
-    assert kinds == [pyarrow.OSFile] * 2
+    assert kinds == {pyarrow.OSFile}
 
 
-def test_tsv_takes_quotes_literally_unless_a_spreadsheet_wrote_them(tmp_path):
+def repeated(value, number):
+    """A column of one value, which a Parquet file keeps once."""
+    return pyarrow.DictionaryArray.from_arrays(pyarrow.nulls(number, pyarrow.int32()).fill_null(0), [value])
+
+
+def test_small_parquet_files_stay_small_in_memory(tmp_path):
+    """2,000 times a text of a megabyte, ten million texts, and lists of as many: some kilobytes on disk."""
+    path, memory = tmp_path / "p.parquet", pyarrow.default_memory_pool()
+    table = {
+        "sentence1": repeated("a" * 2**20 + "\n", 2000),
+        "sentence2": repeated("b", 2000),
+        "score": repeated(1.0, 2000),
+    }
+    pyarrow.parquet.write_table(pyarrow.table(table), path, compression="zstd")
+    assert path.stat().st_size < 10_000
+    before = memory.max_memory()
+    texts = [pair.first for pair in read_pairs(path)]
+    assert (len(texts), {*map(len, texts)}, len({*map(id, texts)})) == (2000, {2**20}, 1)
+    assert sum(map(len, iter_texts(path, column="sentence1"))) == 2000 * 2**20
+    assert memory.max_memory() < max(before, 2**26)
+    many = 10_000_001
+    lists = pyarrow.ListArray.from_arrays([0, many], pyarrow.nulls(many, pyarrow.string()))
+    for column, rows in ((pyarrow.nulls(many, pyarrow.string()), many), (lists, 1)):
+        table = {"sentence1": column, "sentence2": repeated("b", rows), "score": repeated(1.0, rows)}
+        pyarrow.parquet.write_table(pyarrow.table(table), path)
+        assert path.stat().st_size < 100_000
+        with pytest.raises(DataError, match="holds 10,000,001 values; at most 10,000,000"):
+            read_pairs(path)
+    assert memory.max_memory() < max(before, 2**29)
+
+
+@pytest.mark.parametrize("name", ["p.parquet", "p.jsonl"])
+def test_columns_that_are_not_used_take_no_memory(tmp_path, name):
+    """An embedding of 384 numbers in each of 2,000 rows would take 24 MB in Python."""
+    vector = [0.125] * 384
+    path = write_table(
+        tmp_path / name,
+        ("sentence1", "sentence2", "score", "embedding", "more"),
+        [(f"a {n}", f"b {n}", n % 6, vector, {"vector": vector}) for n in range(2000)],
+    )
+    read_pairs(path)  # imports
+    tracemalloc.start()
+    assert len(read_pairs(path)) == 2000
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2_500_000
+    with pytest.raises(DataError, match="column 'embedding' holds float"):
+        read_texts(path, column="embedding")
+
+
+def test_rows_with_a_key_each_are_read_in_linear_time(tmp_path):
+    """Each key as a column of all rows would take 400 million cells."""
+    path = tmp_path / "p.jsonl"
+    row = '{{"sentence1": "a {0}", "sentence2": "b", "score": 1, "key {0}": 1}}\n'
+    path.write_text("".join(row.format(n) for n in range(20_000)))
+    assert [pair.first for pair in read_pairs(path)] == [f"a {n}" for n in range(20_000)]
+    with pytest.raises(DataError, match="and 1,007 more") as caught:
+        read_texts(path, column="no")
+    assert len(str(caught.value)) < 1000
+
+
+TSV_TEXTS = ['"I am here."', '"No," he said.', 'The 5" disk', '"A" and "B"', "plain", "with, comma", '"Yes, you are."']
+
+
+def test_quotes_of_an_unquoted_tsv_belong_to_the_texts(tmp_path, shared_data):
+    """The layout of stsbenchmark.tsv: 31 of its 8,628 rows are enclosed in quotes that an older reader took away."""
+    with contextlib.ExitStack() as files:
+        splits = (files.enter_context((shared_data / f"stsb/en/{name}.csv").open(newline="")) for name in SPLIT_NAMES)
+        rows = [row for split in splits for row in csv.DictReader(split)]
+    path = tmp_path / "stsbenchmark.tsv"
+    lines = ["\t".join((row["score"], row["sentence1"], row["sentence2"])) for row in rows]
+    path.write_text("\n".join(["score\tsentence1\tsentence2", *lines, ""]), encoding="utf-8")
+    read = [(pair.first, pair.second) for pair in read_pairs(path)]
+    assert read == [(row["sentence1"], row["sentence2"]) for row in rows]
+    assert len(read) == 8628
+    assert sum(any(re.fullmatch('"[^"]*"', text) for text in pair) for pair in read) == 31
+
+
+@pytest.mark.parametrize("texts", [TSV_TEXTS, TSV_TEXTS[:1], TSV_TEXTS[-1:], TSV_TEXTS[1:4]])
+@pytest.mark.parametrize("quoting", [csv.QUOTE_NONE, csv.QUOTE_MINIMAL, csv.QUOTE_ALL, csv.QUOTE_NONNUMERIC])
+def test_tsv_is_read_as_it_was_written(tmp_path, texts, quoting):
+    """Whether quotes enclose fields is one question of a whole file."""
+    texts = [*texts, *(["a\ttab", "two\r\nlines", 'and "" twice'] if quoting != csv.QUOTE_NONE else [])]
     path = tmp_path / "p.tsv"
-    path.write_text('sentence1\tsentence2\tscore\n"Stop" he said\t"one ""two"" three"\t1\n5" pipe\t"open\t2\r\n')
-    assert [(pair.first, pair.second) for pair in read_pairs(path)] == [
-        ('"Stop" he said', 'one "two" three'),
-        ('5" pipe', '"open'),
-    ]
+    with path.open("w", newline="") as stream:
+        writer = csv.writer(
+            stream, delimiter="\t", quoting=quoting, quotechar=None if quoting == csv.QUOTE_NONE else '"'
+        )
+        writer.writerows([("sentence1", "sentence2", "score"), *((text, "b", 1.5) for text in texts)])
+    assert [pair.first for pair in read_pairs(path)] == texts
+
+
+def test_a_quote_that_never_ends(tmp_path):
+    path = tmp_path / "p.tsv"
+    path.write_text("sentence1\tsentence2\tscore\n" + '"open\tb\t1\n' + 'a\t"an ""old"" quote"\t2\n' * 2000)
+    assert [pair.first for pair in read_pairs(path)][:2] == ['"open', "a"]
 
 
 def test_csv_with_byte_order_mark_blank_lines_line_breaks_and_spaces(tmp_path):

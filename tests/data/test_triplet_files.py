@@ -1,10 +1,16 @@
 """Anchors, positives and negatives from files of every kind, and built from NLI sets."""
 
+import json
+
 import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 
 from tests.support.files import write_table as write
 from truncate_kit.core.errors import DataError
+from truncate_kit.data.retrieval import read_retrieval
+from truncate_kit.data.seen import pair_key
+from truncate_kit.data.suites import read_trained_pairs
+from truncate_kit.data.tables import iter_texts
 from truncate_kit.data.triplets import load_triplets, raw_texts
 
 ROWS = [("a cat", "one cat", "no cat"), ("a dog", "one dog", "no dog"), ("it rains", "rain falls", "it is dry")]
@@ -97,6 +103,46 @@ def test_a_real_nli_set(shared_data):
 
 def test_texts_are_their_own_positives_once_each():
     assert raw_texts("mine", ["a", "b", "a"]).rows == (("a", "a"), ("b", "b"))
+
+
+def test_lists_of_positives_and_negatives(shared_cases, tmp_path):
+    """FlagEmbedding's layout: each text of each list is used."""
+    file = shared_cases / "positives-and-negatives-in-lists.jsonl"
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    found = load_triplets(file, negatives=True)
+    assert found.rows == tuple((one["query"], one["pos"][0], text) for one in lines for text in one["neg"])
+    assert load_triplets(file).rows == tuple((one["query"], one["pos"][0], one["neg"][0]) for one in lines)
+    searched = read_retrieval(file)
+    assert searched.queries == tuple(one["query"] for one in lines)
+    assert {*searched.documents} == {text for one in lines for text in (*one["pos"], *one["neg"])}
+    assert [[searched.documents[place] for place in own] for own in searched.relevance] == [one["pos"] for one in lines]
+    assert {*iter_texts(file)} == {text for one in lines for text in (one["query"], *one["pos"], *one["neg"])}
+    keys = {pair_key(one["query"], text) for one in lines for text in (*one["pos"], *one["neg"])}
+    assert keys <= {*read_trained_pairs(file).tolist()}
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet", "rows.json"])
+def test_lists_of_different_lengths(tmp_path, name):
+    rows = [("q1", ["p1", "p2", "p3"], ["n1", "n2"]), ("q2", ["p4"], []), ("q3", ["p5"], ["n3", "n4"])]
+    columns = ("query", "positives", "hard_negatives")
+    if name == "rows.json":
+        (tmp_path / name).write_text(json.dumps([dict(zip(columns, row, strict=True)) for row in rows]))
+    else:
+        write(tmp_path / name, columns, rows)
+    found = load_triplets(tmp_path / name, negatives=True)
+    triples = ["q1 p1 n1", "q1 p2 n2", "q1 p3 n1", "q3 p5 n3", "q3 p5 n4"]
+    assert found.rows == tuple(tuple(row.split()) for row in triples)
+    assert "1 anchors without a negative are skipped" in found.note
+    pairs = load_triplets(tmp_path / name, columns=columns[:2])
+    assert [row[1] for row in pairs.rows] == ["p1", "p2", "p3", "p4", "p5"]
+
+
+def test_numbered_negatives_are_all_used(tmp_path):
+    columns = ("anchor", "positive", "negative_1", "negative_2", "negative_3")
+    rows = [("a", "p", "n1", "n2", "n3"), ("b", "q", "m1", "", "")]
+    for name in ("rows.csv", "rows.jsonl"):
+        found = load_triplets(write(tmp_path / name, columns, rows), negatives=True)
+        assert found.rows == (("a", "p", "n1"), ("a", "p", "n2"), ("a", "p", "n3"), ("b", "q", "m1"))
 
 
 PLAIN = ("anchor", "positive")

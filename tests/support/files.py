@@ -33,7 +33,7 @@ def write_table(path: Path, columns: Sequence[str], rows: Sequence[Sequence[obje
         pyarrow.parquet.write_table(table, path, row_group_size=700)
         return path
     with (gzip.open if path.suffix == ".gz" else open)(path, "wt", encoding="utf-8", newline="") as stream:
-        if kind == "jsonl":
+        if kind in ("jsonl", "ndjson"):
             stream.writelines(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows)
         else:
             writer = csv.writer(stream, dialect="excel-tab" if kind == "tsv" else "excel", lineterminator="\n")

@@ -25,6 +25,9 @@ from truncate_kit.data.tables import (
     data_files,
     find_columns,
     format_of,
+    is_table,
+    plain_name,
+    read_shards,
     read_table,
     stem_of,
     table_from_arrow,
@@ -40,7 +43,13 @@ USUAL_SCALES = ((0.0, 1.0), (1.0, 5.0), (0.0, 5.0), (0.0, 10.0))
 """Common score scales, narrowest first."""
 MOST_CLASSES = 20  # a column with more distinct values does not hold classes
 SPLIT_NAMES = ("train", "dev", "test")
-_SPLIT_STEMS = {"train": "train", "dev": "dev", "validation": "dev", "valid": "dev", "val": "dev", "test": "test"}
+_SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("dev", "development", "validation", "valid", "val"), "dev"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+"""Splits by the names of files, hub splits and values of a split column."""
+_SHARD = re.compile(r"[-_.]?\d+(-of-\d+)?(-[0-9a-f]{16})?(?=\.[a-z.]+$)")
 _HUB_NAMES = {
     "stsb": "sentence-transformers/stsb",
     "stsb-de": "PhilipMay/stsb_multi_mt:de",
@@ -251,8 +260,9 @@ def load_pairs(
 ) -> PairSplits:
     """Load sentence pairs from a file, a folder of splits, the hub (such as "stsb"), or this package ("bundled").
 
-    A single file is split into train, dev and test. A folder of word similarity sets is merged (`load_words`). Dev and
-    test splits with hidden labels, all -1 as in GLUE, are left out with a note.
+    A single file is divided by its column `split` if it has one (`split_tables`), else at random. A folder of word
+    similarity sets is merged (`load_words`). Dev and test splits with hidden labels, all -1 as in GLUE, are left out
+    with a note.
 
     Args:
         name_or_path: An existing path, else a hub name.
@@ -274,7 +284,7 @@ def load_pairs(
     hidden = [split for split, table in tables.items() if split != "train" and _hides(table, columns, classes=classes)]
     shown = {split: table for split, table in tables.items() if split not in hidden}
     sets = _pair_sets(name, shown or tables, columns, scale, classes=classes)
-    one_file = path.is_file() and str(name_or_path) != BUNDLED
+    one_file = path.is_file() and str(name_or_path) != BUNDLED and len(tables) == 1
     notes = tuple(f"{name}/{split} has no labels (all are -1) and is left out." for split in hidden if shown)
     splits = PairSplits(name=name, one_file=one_file, notes=notes, **sets)
     return complete_splits(splits) if divide and one_file else splits
@@ -283,9 +293,16 @@ def load_pairs(
 def read_pairs(
     path: str | Path, *, columns: Sequence[str] | None = None, scale: Sequence[float] | None = None
 ) -> PairSet:
-    """Read one file of sentence pairs; parameters as in `load_pairs`."""
+    """Read all rows of one file of sentence pairs; parameters as in `load_pairs`."""
     path = Path(path)
-    pairs: PairSet = _pair_sets(short_name(path), {"train": read_table(path)}, columns, scale)["train"]
+    return pairs_of(read_table(path), short_name(path), columns=columns, scale=scale)
+
+
+def pairs_of(
+    table: Table, name: str, *, columns: Sequence[str] | None = None, scale: Sequence[float] | None = None
+) -> PairSet:
+    """Return the scored pairs of a table; parameters as in `load_pairs`."""
+    pairs: PairSet = _pair_sets(name, {"train": table}, columns, scale)["train"]
     return pairs
 
 
@@ -299,27 +316,83 @@ def read_tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
     name, path = str(name_or_path), Path(name_or_path)
     if name == BUNDLED or path.is_dir():
         folder = BUNDLED_FOLDER if name == BUNDLED else path
-        tables = {split: read_table(file) for split, file in find_split_files(folder).items()}
+        tables = divided({split: read_shards(files) for split, files in find_split_files(folder).items()})
+        if not tables and len(files := data_files(folder)) == 1:
+            return short_name(path), split_tables(files[0])
         if not tables:
             hint = f"Name the files train, dev (or validation) and test, ending in {', '.join(PAIR_FORMATS)}. "
             hint += f"All but Parquet may be compressed ({' or '.join(COMPRESSIONS)})."
             raise DataError(f"{path} holds no train, dev or test file.", hint=hint)
         return name if name == BUNDLED else short_name(path), tables
     if is_there(path) or not is_hub_name(name):
-        return short_name(path), {_SPLIT_STEMS.get(stem_of(path), "train"): read_table(path)}
+        return short_name(path), split_tables(path)
     name = _HUB_NAMES.get(name, name)
-    return name, read_hub(name)
+    return name, divided(read_hub(name))
 
 
-def find_split_files(folder: Path) -> dict[str, Path]:
-    """Return the file of each split. Raises `DataError` if a split has two files."""
-    files: dict[str, Path] = {}
+def split_tables(path: Path) -> dict[str, Table]:
+    """Return the tables of one file by split (`divided`); undivided, by the name of the file, else as train."""
+    return divided({split_named(path.name) or "train": read_table(path)})
+
+
+def divided(tables: dict[str, Table]) -> dict[str, Table]:
+    """Divide a single table by its column of splits, if any; return several tables unchanged.
+
+    The column's name ends in split, set, fold or partition, and each value names a split, as in `stsbenchmark.tsv` and
+    SICK. Raises `DataError` if a column `split` holds other values.
+    """
+    if len(tables) != 1:
+        return tables
+    (table,) = tables.values()
+    for column in sorted(table.columns, key=lambda column: plain_name(column) != "split"):
+        if not plain_name(column).endswith(("split", "set", "fold", "partition")):
+            continue
+        values = table.labels(column, may_be_empty=True)
+        splits = [(_SPLITS | {"trial": "dev"}).get(value.lower()) for value in values]  # SICK has a trial split
+        if None not in splits:
+            rows = {split: [row for row, own in enumerate(splits) if own == split] for split in SPLIT_NAMES}
+            return {split: table.select(chosen) for split, chosen in rows.items() if chosen}
+        if plain_name(column) == "split":
+            row = splits.index(None)
+            problem = f"{values[row]!r} in column {column!r} does not name a split."
+            raise table.problem(row, problem, hint="Write train, dev or test, or rename the column.")
+    return tables
+
+
+def find_split_files(folder: Path) -> dict[str, list[Path]]:
+    """Return the files of each split: those that are only named for it, else as in the clone of a hub set.
+
+    In a clone, a split is a word in the name of a file or folder, such as `data/train-00000-of-00002.parquet`; numbered
+    files are shards of one split. Raises `DataError` if a split has several files otherwise, or lacks a shard.
+    """
+    found: dict[str, list[Path]] = {}
     for path in data_files(folder):
-        split = _SPLIT_STEMS.get(stem_of(path))
-        if split is not None and (other := files.setdefault(split, path)) != path:
-            problem = f"{folder} holds two files for {split}: {other.name} and {path.name}."
-            raise DataError(problem, hint="Remove one of the files, or give a single file instead of the folder.")
-    return files
+        if stem_of(path) in _SPLITS:
+            found.setdefault(_SPLITS[stem_of(path)], []).append(path)
+    clone = not found
+    if clone:
+        for path in sorted(chain.from_iterable(folder.glob(levels) for levels in ("*", "*/*", "*/*/*"))):
+            place = path.relative_to(folder)
+            split = next(filter(None, map(split_named, reversed(place.parts))), None)
+            if split is not None and is_table(path) and not any(part.startswith(".") for part in place.parts):
+                found.setdefault(split, []).append(path)
+    for split, paths in found.items():
+        names = {str(path.relative_to(folder)): _SHARD.sub("", str(path.relative_to(folder))) for path in paths}
+        if len(paths) > 1 and (not clone or len({*names.values()}) > 1):
+            one, *_, other = names
+            problem = f"{folder} holds several files for {split}: {one} and {other}."
+            raise DataError(problem, hint="Remove all of them but one, or give a single file or folder.")
+        wanted = re.search(r"-of-0*(\d+)", paths[0].name)
+        if wanted and int(wanted[1]) != len(paths):
+            problem = f"{folder} holds {len(paths)} of {wanted[1]} files for {split}."
+            raise DataError(problem, hint="Download the missing ones.")
+    return found
+
+
+def split_named(name: str) -> str | None:
+    """Return the split that a word of a file's or folder's name stands for, if it is only one."""
+    splits = {_SPLITS[word] for word in re.split(r"[^a-z]+", name.lower()) if word in _SPLITS}
+    return splits.pop() if len(splits) == 1 else None
 
 
 def is_hub_name(name: str) -> bool:
@@ -343,9 +416,9 @@ def read_hub(name: str) -> dict[str, Table]:
             "a data set with several configurations. Or give a file or folder; 'bundled' needs no connection.",
         ) from error
     tables = {
-        _SPLIT_STEMS[theirs]: table_from_arrow(f"{name} ({theirs})", part.data.table)
+        _SPLITS[theirs]: table_from_arrow(f"{name} ({theirs})", part.data.table)
         for theirs, part in loaded.items()
-        if theirs in _SPLIT_STEMS and part.num_rows
+        if theirs in _SPLITS and part.num_rows
     }
     if not tables:
         raise DataError(
@@ -435,7 +508,7 @@ def _places_of_classes(
 
 def holds_words(folder: Path) -> bool:
     """Check if `load_pairs` would merge a folder's word similarity sets."""
-    return folder.is_dir() and not find_split_files(folder) and bool(_word_files(folder))
+    return folder.is_dir() and bool(_word_files(folder)) and not find_split_files(folder)
 
 
 def load_words(folder: Path) -> PairSplits:

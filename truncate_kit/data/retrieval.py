@@ -8,7 +8,7 @@ from pathlib import Path
 
 from truncate_kit.core.errors import DataError, UsageError, known_name
 from truncate_kit.core.results import SEARCH_METRICS, SearchMetric, digest_of_values
-from truncate_kit.data.pairs import short_name
+from truncate_kit.data.pairs import short_name, split_tables
 from truncate_kit.data.tables import (
     LABEL,
     PAIR,
@@ -16,6 +16,7 @@ from truncate_kit.data.tables import (
     Table,
     check_columns,
     find_columns,
+    find_negatives,
     format_of,
     is_retrieval_folder,
     jsonl_in,
@@ -102,7 +103,8 @@ def read_retrieval(
     and qrels/SPLIT.tsv (query id, document id, grade; header optional). Grades above 0 mark answers; queries without
     an answer are dropped. Documents may be empty.
 
-    Each row of a file is a query and an answer; if the label is 0, the second text is only a document.
+    Each row of a file is a query and its answers, one or a list; hard negatives and rows with the label 0 only add
+    documents. A column `split` chooses the test rows (`split_tables`).
 
     Args:
         path: The folder or file.
@@ -212,14 +214,17 @@ def _judgements(path: Path, queries: Mapping[str, str]) -> Iterator[tuple[int, s
 
 
 def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
-    table = read_table(file)
-    asked, answers = map(table.texts, find_columns(table, PAIR, "Call the columns query and relevant."))
-    texts = dict.fromkeys(chain(answers, read_texts(corpus) if corpus else ()))
+    tables = split_tables(file)
+    table = next(tables[split] for split in ("test", "dev", "train") if split in tables)
+    first, second = find_columns(table, PAIR, "Call the columns query and relevant.")
+    asked, answers = table.texts(first), table.lists(second)
+    others = (table.lists(column, may_be_empty=True) for column in find_negatives(table))
+    texts = dict.fromkeys(chain(*answers, chain.from_iterable(chain(*others)), read_texts(corpus) if corpus else ()))
     place = {text: index for index, text in enumerate(texts)}
     relevant: dict[str, dict[int, float]] = {}
-    for query, text, answer in zip(asked, answers, _answered(table), strict=True):
-        if answer and query != text:
-            relevant.setdefault(query, {})[place[text]] = 1.0
+    for query, own, answered in zip(asked, answers, _answered(table), strict=True):
+        if found := {place[text]: 1.0 for text in own if answered and text != query}:
+            relevant.setdefault(query, {}).update(found)
     if not relevant:
         raise DataError(f"{file} holds no row with an answer.", hint="Give rows of a query and a text that answers it.")
     ids, queries = tuple(place), tuple(relevant)

@@ -1,22 +1,23 @@
 """Find the data sets of the evaluation suites by their usual names."""
 
 import re
-from collections.abc import Collection, Mapping, Sequence
-from itertools import combinations
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import chain, combinations
 from pathlib import Path
 
 from truncate_kit.core.errors import DataError
-from truncate_kit.data.pairs import PairSet, TextPair, find_split_files, read_pairs
+from truncate_kit.data.pairs import PairSet, TextPair, find_split_files, pairs_of, short_name, split_named, split_tables
 from truncate_kit.data.seen import Keys, merged, text_keys
 from truncate_kit.data.tables import (
     LABEL,
     PAIR,
     TEXT,
-    TRIPLET,
     data_files,
     find_columns,
+    find_negatives,
     format_of,
     is_table,
+    read_shards,
     read_table,
     stem_of,
 )
@@ -47,8 +48,7 @@ def find_sts(folder: str | Path, *, joined: bool = False) -> tuple[PairSet, ...]
     """
     sets = []
     for name, files in _find_sets([Path(folder)], _STS).items():
-        used = files if joined else _scored_files(name, files)
-        pairs = tuple(pair for file in used for pair in read_pairs(file))
+        pairs = tuple(chain.from_iterable(_scored(name, files, joined=joined)))
         scores = [pair.target for pair in pairs]
         sets.append(PairSet(name=name, pairs=pairs, scale=(min(scores), max(scores)), scale_source="inferred"))
     return tuple(sets)
@@ -67,17 +67,20 @@ def find_transfer(folder: str | Path) -> tuple[PairSet, ...]:
 def read_trained_pairs(path: str | Path) -> Keys:
     """Return the keys of a file's pairs, or of train and dev in a folder; scores are optional. Raises `DataError`."""
     path = Path(path)
-    files = [path]
     if path.is_dir():
-        files = [file for split, file in find_split_files(path).items() if split != "test"]
-        if not files:
-            raise DataError(f"{path} holds no train or dev split.", hint="Give the training file itself.")
+        tables = {split: read_shards(files) for split, files in find_split_files(path).items()}
+    else:
+        tables = split_tables(path)
+    if path.is_dir() or len(tables) > 1:
+        tables.pop("test", None)
+    if not tables:
+        raise DataError(f"{path} holds no train or dev split.", hint="Give the training file itself.")
     pairs = list[tuple[str, str]]()
-    for table in map(read_table, files):
+    for table in tables.values():
         hint = "Name the text columns sentence1 and sentence2."
-        names = find_columns(table, TRIPLET) or find_columns(table, PAIR, hint)
-        rows = zip(*map(table.texts, names), strict=True)
-        pairs += [pair for row in rows for pair in combinations(row, 2)]
+        names, others = find_columns(table, PAIR, hint), find_negatives(table)
+        cells = (table.lists(column, may_be_empty=column in others) for column in names + others)
+        pairs += [pair for row in zip(*cells, strict=True) for pair in combinations(chain(*row), 2)]
     return merged(text_keys(pairs))
 
 
@@ -95,10 +98,10 @@ def _find_sets(folders: Sequence[Path], sets: Mapping[str, Collection[str]]) -> 
             raise DataError(f"{name} was found several times: {places}.", hint="Keep one of them.")
         for home in homes:
             inner = home / _LANGUAGE if (home / _LANGUAGE).is_dir() else home
-            found[name] = data_files(inner) if inner.is_dir() else [home]
+            found[name] = _files_of_set(inner) if inner.is_dir() else [home]
             if not found[name]:
                 raise DataError(f"{inner} holds no tables of {name}.", hint="Add tables, or remove the folder.")
-            tables = [file.name.lower().rpartition(format_of(file))[0] for file in found[name]]
+            tables = [str(file).lower().rpartition(format_of(file))[0] for file in found[name]]
             if len({*tables}) < len(tables):  # the rows would count twice
                 raise DataError(f"{inner} holds the same table in two formats.", hint="Remove one of them.")
     if not found:
@@ -108,15 +111,28 @@ def _find_sets(folders: Sequence[Path], sets: Mapping[str, Collection[str]]) -> 
     return found
 
 
-def _scored_files(name: str, files: list[Path]) -> list[Path]:
-    alone = len(files) == 1 and stem_of(files[0]) not in ("train", "dev", "validation")
-    if alone or name == "SICK-R":
-        return files
-    used = [file for file in files if (stem_of(file) == "test" if name == "STSB" else stem_of(file) != "train")]
-    if not used:
-        hint = "Name the test file test.csv, test.tsv or test.jsonl."
-        raise DataError(f"{files[0].parent} holds no test split.", hint=hint)
-    return used
+def _files_of_set(folder: Path) -> list[Path]:
+    files = [file for file in data_files(folder) if format_of(file) != ".json" or split_named(file.name)]
+    return files or list(chain.from_iterable(find_split_files(folder).values()))
+
+
+def _scored(name: str, files: list[Path], *, joined: bool) -> Iterator[PairSet]:
+    """Yield the pairs of each file, or of the splits that MTEB scores."""
+    whole = joined or name == "SICK-R"
+    alone = len(files) == 1 and split_named(files[0].name) in (None, "test")
+    found = False
+    for file in files:
+        tables = split_tables(file)
+        for split, table in tables.items():
+            part = split if len(tables) > 1 else split_named(file.name) or split_named(file.parent.name)
+            is_scored = part == "test" if name == "STSB" else part != "train"
+            if whole or is_scored or (alone and len(tables) == 1):
+                found = True
+                yield pairs_of(table, short_name(file))
+    if not found:
+        raise DataError(
+            f"{files[0].parent} holds no test split.", hint="Name the test file test.csv, test.tsv or test.jsonl."
+        )
 
 
 def _labelled(name: str, files: list[Path]) -> PairSet:

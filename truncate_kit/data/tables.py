@@ -1,18 +1,20 @@
-"""Read CSV, TSV, JSONL, Parquet and plain text; find columns by name.
+"""Read CSV, TSV, JSON, Parquet and plain text; find columns by name.
 
-The standard library streams CSV and JSONL, so that errors name the line. Invalid files raise `DataError`.
+The standard library streams CSV and JSON lines, so that errors name the line. Invalid files raise `DataError`.
 """
 
 import csv
+import functools
 import gzip
 import json
 import lzma
 import math
 import re
+import sys
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any, TextIO
@@ -20,25 +22,31 @@ from typing import Any, TextIO
 from truncate_kit.core.errors import DataError, first_line
 from truncate_kit.core.files import is_there
 
-PAIR_FORMATS = (".csv", ".tsv", ".jsonl", ".parquet")
+_JSON = (".jsonl", ".ndjson", ".json")
+PAIR_FORMATS = (".csv", ".tsv", *_JSON, ".parquet")
 TEXT_FORMAT = ".txt"
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 COMPRESSIONS = tuple(_OPENERS)
-_ROWS_AT_ONCE = 1024
+_ROWS_AT_ONCE, _MANY_ROWS = 1024, 65_536
+_MOST_VALUES = 10_000_000  # of a Parquet column, whose bytes do not bound them
 
-PAIR, TRIPLET, SCORE, LABEL, TEXT = "the two texts", "the three texts", "the score", "the label", "the text"
+PAIR, SCORE, LABEL, TEXT = "the two texts", "the score", "the label", "the text"
 # Column names by role, as `plain_name` returns them; commas join columns of one choice.
 _NAMES = {
     PAIR: (
         "sentence1,sentence2 sentencea,sentenceb text1,text2 texta,textb first,second anchor,positive sent0,sent1 "
         "premise,hypothesis word1,word2 question1,question2 query,relevant query,positive query,passage "
-        "query,document question,answer"
+        "query,document question,answer query,answer query,pos query,positives anchor,positives"
     ),
-    TRIPLET: "anchor,positive,negative query,positive,negative sent0,sent1,hardneg sentence1,sentence2,negative",
     SCORE: "score similarity similarityscore relatedness relatednessscore gold goldscore target",
     LABEL: "label class goldlabel relation entailment entailmentlabel entailmentjudgment isduplicate",
     TEXT: "text sentence texts sentences",
 }
+_CELL = re.compile(r'(?:^|\t)(?:"((?:[^"]|"")*+)"|([^"\t]*))(?=\t|$)')  # enclosed or bare
+_NO_TEXT = re.compile(r"(?i)[-+\d.e]*|na|nan|null|none|true|false")
+_LINES_IN_FIELD = 1000
+_MOST_NAMED = 20  # columns in a message
+_OBJECTS = 'Write one object per line, such as {"sentence1": "…", "sentence2": "…", "score": 3.2}'
 _NAME_COLUMN = "Set `column` to the name of the text column."
 
 
@@ -94,6 +102,24 @@ def opened_text(path: Path, *, newline: str = "\n") -> Iterator[TextIO]:
 # Tables
 
 
+class Columns(Mapping[str, Sequence[Any]]):
+    """Columns by name, each read when it is first used."""
+
+    def __init__(self, names: Iterable[str], read: Callable[[str], Sequence[Any]]) -> None:
+        self._names, self._read = dict.fromkeys(names), functools.cache(read)
+
+    def __getitem__(self, name: str) -> Sequence[Any]:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._read(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """Columns of a data file, or of a chunk of its rows."""
@@ -103,32 +129,54 @@ class Table:
     places: Sequence[int]  # line or row number of each row
     place: str = "line"  # unit of `places`: "line" or "row"
     class_names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # column → number → name
+    shards: "tuple[Table, ...]" = ()  # of a joined table; `places` then count their rows from 0
 
     def __len__(self) -> int:
         return len(self.places)
 
+    def select(self, rows: Sequence[int]) -> "Table":
+        """Return a table of these rows."""
+        columns = Columns(self.columns, lambda name: [self.columns[name][row] for row in rows])
+        return replace(self, columns=columns, places=[self.places[row] for row in rows])
+
     def problem(self, row: int, problem: str, *, hint: str = "Correct or remove the row.") -> DataError:
         """Return the error for a row, with file and line."""
+        place = self.places[row]
+        for shard in self.shards:
+            if place < len(shard):
+                return shard.problem(place, problem, hint=hint)
+            place -= len(shard)
         return DataError(f"{self.source}, {self.place} {self.places[row]}: {problem}", hint=hint)
 
     def unfit(self, problem: str, hint: str) -> DataError:
         """Return the error for unfit columns, with the columns found."""
-        columns = ", ".join(map(repr, self.columns)) or "none"
+        columns = ", ".join(map(repr, islice(self.columns, _MOST_NAMED))) or "none"
+        if (more := len(self.columns) - _MOST_NAMED) > 0:
+            columns += f" and {more:,} more"
         if len(self.columns) == 1:
             hint += " Columns are separated by commas in a .csv file, by tabs in a .tsv file."
         return DataError(f"{self.source}: {problem} Columns found: {columns}.", hint=hint)
 
     def texts(self, column: str, *, may_be_empty: bool = False) -> list[str]:
         """Return a column as stripped texts."""
-        texts = []
+        texts, stripped = list[str](), dict[str, str]()  # equal texts share one object
         for row, value in enumerate(self.values(column)):
             if not isinstance(value, str | None):
                 problem = f"column {column!r} holds {type(value).__name__} {str(value)[:40]}, not a text."
                 raise self.problem(row, problem)
-            texts.append((value or "").strip())
+            texts.append(stripped.setdefault(value or "", (value or "").strip()))
             if not (texts[-1] or (may_be_empty and value is not None)):
                 raise self.problem(row, f"the text in column {column!r} is empty.")
         return texts
+
+    def lists(self, column: str, *, may_be_empty: bool = False) -> list[list[str]]:
+        """Return a column as lists of stripped texts; a cell holds one text or a list. may_be_empty: or neither."""
+        cells = [value if isinstance(value, list) else [value] for value in self.values(column)]
+        if may_be_empty:
+            cells = [[text for text in cell if text is not None and text != ""] for cell in cells]
+        places = [place for place, cell in zip(self.places, cells, strict=True) for _ in cell]
+        texts = iter(replace(self, columns={column: list(chain(*cells))}, places=places).texts(column))
+        return [list(islice(texts, len(cell))) for cell in cells]
 
     def numbers(self, column: str) -> list[float]:
         """Return a column as finite numbers."""
@@ -160,36 +208,60 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Read a .csv, .tsv, .jsonl (also .gz, .xz) or .parquet file of at least one row."""
-    return next(iter_tables(path, rows=None))
+    """Read a table file of at least one row. A column of a Parquet file is read when it is used."""
+    parts = iter([_parquet_table(path)]) if _format_of_table(path) == ".parquet" else _lines(path, None)
+    return _first_part(path, parts)
 
 
-def iter_tables(path: Path, *, rows: int | None = _ROWS_AT_ONCE) -> Iterator[Table]:
-    """Yield a file as tables of up to `rows` rows; None yields one table."""
+def read_shards(paths: Sequence[Path]) -> Table:
+    """Read the files of one split as one table."""
+    if len(paths) == 1:
+        return read_table(paths[0])
+    shards = tuple(map(read_table, paths))
+    names = chain.from_iterable(shard.columns for shard in shards)
+    columns = Columns(names, lambda name: list(chain.from_iterable(shard.values(name) for shard in shards)))
+    joined = replace(shards[0], source=f"{paths[0]} and its shards", columns=columns, shards=shards)
+    return replace(joined, places=range(sum(map(len, shards))))
+
+
+def iter_tables(path: Path, choose: Callable[[Table], Sequence[str]]) -> Iterator[Table]:
+    """Yield some columns of a table file, 1,024 rows at a time. choose: maps a table to the names of these columns."""
+    if _format_of_table(path) == ".parquet":
+        whole = read_table(path)
+        yield from _parquet_parts(path, choose(whole))
+        return
+    parts = _lines(path, _ROWS_AT_ONCE)
+    first = _first_part(path, parts)
+    names = choose(first)
+    for part in chain([first], parts):
+        yield replace(part, columns={name: part.values(name) for name in names})
+
+
+def _format_of_table(path: Path) -> str:
     _check_file(path)
-    kind = format_of(path)
-    if kind not in PAIR_FORMATS:
-        hint = "Give a .csv, .tsv, .jsonl or .parquet file, or a folder of splits; raw text may be .txt. "
+    if (kind := format_of(path)) not in PAIR_FORMATS:
+        hint = "Give a .csv, .tsv, .json, .jsonl or .parquet file, or a folder of splits; raw text may be .txt. "
         hint += "All but Parquet may be compressed (.gz or .xz)."
         raise DataError(f"{path}: cannot read files that end in {path.suffix!r}.", hint=hint)
-    parts = _parquet(path, rows) if kind == ".parquet" else _lines(path, kind, rows)
-    first = next(parts, None)
-    if first is None:
-        raise DataError(f"{path} is empty or has a header but no rows.", hint="Give a file with at least one row.")
-    yield first
-    yield from parts
+    return kind
 
 
-def table_from_arrow(source: str, arrow: Any, first: int = 1) -> Table:
-    """Convert a pyarrow table or batch. first: number of its first row."""
+def _first_part(path: Path, parts: Iterator[Table]) -> Table:
+    if first := next(parts, None):
+        return first
+    raise DataError(f"{path} is empty or has a header but no rows.", hint="Give a file with at least one row.")
+
+
+def table_from_arrow(source: str, arrow: Any) -> Table:
+    """Convert a pyarrow table. A column is converted when it is used."""
     names = list(map(str, arrow.schema.names))
     _check_names(source, names)
-    try:
-        columns = {name: arrow.column(name).to_pylist() for name in names}
-    except (ValueError, OverflowError, LookupError) as error:  # such as dates before year 1
-        hint = "Correct or remove the column."
-        raise DataError(f"{source} holds a value that cannot be read ({first_line(error)}).", hint=hint) from error
-    return Table(source, columns, range(first, first + arrow.num_rows), "row", _class_names(arrow.schema))
+
+    def read(name: str) -> list[Any]:
+        with _converting(source):
+            return list(chain.from_iterable(map(_values, arrow.column(name).chunks)))
+
+    return Table(source, Columns(names, read), range(1, arrow.num_rows + 1), "row", _class_names(arrow.schema))
 
 
 def _class_names(schema: Any) -> dict[str, dict[str, str]]:
@@ -202,33 +274,97 @@ def _class_names(schema: Any) -> dict[str, dict[str, str]]:
         return {}
 
 
-def _parquet(path: Path, rows: int | None) -> Iterator[Table]:
+@contextmanager
+def _parquet(path: Path) -> Iterator[Any]:
+    """Open a Parquet file so that equal texts are read once."""
     import pyarrow
     import pyarrow.parquet
 
-    first = 1
     try:
         # No Python file object: pyarrow's threads may still read at interpreter exit.
-        with pyarrow.OSFile(str(path)) as stream, pyarrow.parquet.ParquetFile(stream) as file:
-            for batch in [file.read()] if rows is None else file.iter_batches(batch_size=rows):
-                if batch.num_rows:
-                    yield table_from_arrow(str(path), batch, first)
-                first += batch.num_rows
+        with pyarrow.OSFile(str(path)) as stream, _converting(str(path)):
+            metadata = pyarrow.parquet.read_metadata(stream)
+            columns = map(metadata.schema.column, range(metadata.num_columns))
+            texts = [column.path for column in columns if column.physical_type == "BYTE_ARRAY"]
+            with pyarrow.parquet.ParquetFile(stream, metadata=metadata, read_dictionary=texts) as file:
+                yield file
     except (pyarrow.ArrowException, OSError) as error:
         hint = "Copy or download the file again."
         raise DataError(f"{path} is damaged or not a Parquet file ({first_line(error)}).", hint=hint) from error
 
 
-def _lines(path: Path, kind: str, size: int | None) -> Iterator[Table]:
-    with opened_text(path, newline="" if kind == ".csv" else "\n") as stream:
-        if kind == ".jsonl":
-            objects = _json_rows(path, stream)
+def _parquet_table(path: Path) -> Table:
+    with _parquet(path) as file:
+        names, rows, class_names = file.schema_arrow.names, file.metadata.num_rows, _class_names(file.schema_arrow)
+    _check_names(str(path), names)
+
+    def read(name: str) -> list[Any]:
+        return list(chain.from_iterable(part.columns[name] for part in _parquet_parts(path, [name], whole=True)))
+
+    return Table(str(path), Columns(names, read), range(1, rows + 1), "row", class_names)
+
+
+def _parquet_parts(path: Path, names: Sequence[str], *, whole: bool = False) -> Iterator[Table]:
+    """Yield some columns in parts. whole: all parts will be in memory."""
+    first = 1
+    with _parquet(path) as file:
+        most = _MOST_VALUES if whole else max(_MOST_VALUES, file.metadata.num_rows)
+        for name in names:
+            if (number := _num_values(file.metadata, name)) > most:
+                problem = f"{path}: column {name!r} holds {number:,} values; at most {most:,} are read."
+                raise DataError(problem, hint="Split the file, or keep a sample of its rows.")
+        for batch in file.iter_batches(batch_size=_MANY_ROWS if whole else _ROWS_AT_ONCE, columns=list(names)):
+            columns = {name: _values(batch.column(name)) for name in names}
+            yield Table(str(path), columns, range(first, first + batch.num_rows), "row")
+            first += batch.num_rows
+
+
+def _num_values(metadata: Any, name: str) -> int:
+    """Return the number of values of a column, lists counted by their items."""
+    groups = map(metadata.row_group, range(metadata.num_row_groups))
+    chunks = (group.column(place) for group in groups for place in range(group.num_columns))
+    return sum(chunk.num_values for chunk in chunks if f"{chunk.path_in_schema}.".startswith(f"{name}."))
+
+
+@contextmanager
+def _converting(source: str) -> Iterator[None]:
+    import pyarrow
+
+    try:
+        yield
+    except (ValueError, OverflowError, LookupError) as error:  # such as dates before year 1
+        if isinstance(error, pyarrow.ArrowException | DataError):
+            raise
+        hint = "Correct or remove the column."
+        raise DataError(f"{source} holds a value that cannot be read ({first_line(error)}).", hint=hint) from error
+
+
+def _values(array: Any) -> list[Any]:
+    """Convert an Arrow array; equal values of a dictionary are one object."""
+    import pyarrow
+
+    if pyarrow.types.is_dictionary(array.type):
+        used = array.indices.unique()
+        of_index = dict(zip(used.to_pylist(), array.dictionary.take(used).to_pylist(), strict=True))
+        return [of_index[index] for index in array.indices.to_pylist()]
+    if pyarrow.types.is_list(array.type) or pyarrow.types.is_large_list(array.type):
+        items = iter(_values(array.flatten()))
+        sizes = array.value_lengths().to_pylist()
+        return [None if size is None else list(islice(items, size)) for size in sizes]
+    values: list[Any] = array.to_pylist()
+    return values
+
+
+def _lines(path: Path, size: int | None) -> Iterator[Table]:
+    kind = format_of(path)
+    quoted = kind == ".csv" or (kind == ".tsv" and _is_quoted(path))
+    with opened_text(path, newline="" if quoted else "\n") as stream:
+        if kind in _JSON:
+            place, objects = _json_rows(path, stream)
             while chunk := list(islice(objects, size)):
-                keys = dict.fromkeys(key for _, row in chunk for key in row)
-                columns = {key: [row.get(key) for _, row in chunk] for key in keys}
-                yield Table(str(path), columns, [number for number, _ in chunk])
+                yield _table_of_objects(str(path), chunk, place)
             return
-        rows = _rows(path, kind, stream)
+        rows = _rows(path, quoted=quoted, stream=stream)
         names = [name.strip() for name in next((row for _, row in rows if any(row)), [])]
         _check_names(str(path), names)
         # If there is a single column, a blank line is an empty cell.
@@ -243,43 +379,105 @@ def _lines(path: Path, kind: str, size: int | None) -> Iterator[Table]:
             yield Table(str(path), dict(zip(names, cells, strict=True)), [number for number, _ in part])
 
 
-def _rows(path: Path, kind: str, stream: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first line number and the fields of each row.
+def _table_of_objects(source: str, rows: Sequence[tuple[int, dict[str, Any]]], place: str) -> Table:
+    names = dict.fromkeys(chain.from_iterable(row for _, row in rows))
+    columns = Columns(names, lambda name: [row.get(name) for _, row in rows])
+    return Table(source, columns, [number for number, _ in rows], place)
 
-    Quotes in a .tsv file are literal, as in STS and GLUE files, unless they enclose a whole field.
-    """
-    if kind == ".tsv":
-        reader = csv.reader(stream, delimiter="\t", quoting=csv.QUOTE_NONE)
-    else:
-        reader = csv.reader(stream, strict=True, skipinitialspace=True)
+
+def _rows(path: Path, *, quoted: bool, stream: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+    """Yield the first line number and the fields of each row."""
+    if not quoted:
+        for number, line in enumerate(stream, start=1):
+            text = line.rstrip("\r\n")
+            yield number, ["" if field == '""' else field for field in text.split("\t")] if text else []
+        return
+    csv.field_size_limit(sys.maxsize)
+    is_csv = format_of(path) == ".csv"
+    reader = csv.reader(stream, delimiter="," if is_csv else "\t", strict=True, skipinitialspace=is_csv)
     start = 1
     try:
         for row in reader:
-            yield start, [_unquoted(field) for field in row] if kind == ".tsv" else row
+            yield start, row
             start = reader.line_num + 1  # a quoted field may hold line breaks
     except csv.Error as error:
         hint = 'Put a field that holds a comma or a quote in double quotes; inside, a quote is written twice: "".'
         raise DataError(f"{path}, line {start}: {error}.", hint=hint) from error
 
 
-def _unquoted(field: str) -> str:
-    quoted = re.fullmatch('"(([^"]|"")*)"', field)
-    return quoted[1].replace('""', '"') if quoted else field
+def _is_quoted(path: Path) -> bool:
+    """Check if the quotes in a .tsv file enclose fields. If not, as in STS and GLUE files, they belong to the texts.
+
+    A writer encloses each field with a quote, a tab or a line break (Excel: also a comma), or each text.
+    """
+    kinds, lines, is_open = set[str](), list[str](), False
+    with opened_text(path) as stream:
+        for line in stream:
+            lines.append(line)
+            is_open ^= line.count('"') % 2 == 1
+            if is_open and len(lines) < _LINES_IN_FIELD:
+                continue  # a line break in quotes
+            row = "".join(lines).rstrip("\r\n")
+            lines.clear()
+            if '"' not in row and {"text", "bare comma"} <= kinds:
+                continue
+            cells = list(_CELL.finditer(row))
+            if sum(len(cell[0]) for cell in cells) < len(row):
+                return False
+            for inside, bare in (cell.groups() for cell in cells):
+                if inside:
+                    kinds.add("needed" if re.search(r'["\t\r\n]', inside) else "comma" if "," in inside else "plain")
+                elif bare and not _NO_TEXT.fullmatch(bare):
+                    kinds |= {"text", "bare comma"} if "," in bare else {"text"}
+    needed = "needed" in kinds and "plain" not in kinds and not {"comma", "bare comma"} <= kinds
+    return not lines and (needed or bool(kinds & {"needed", "comma", "plain"} and "text" not in kinds))
 
 
-def _json_rows(path: Path, stream: Iterable[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in enumerate(stream, start=1):
-        if line.strip():
-            try:
-                row = json.loads(line)
-                if not isinstance(row, dict):
-                    raise ValueError("an object is needed")
-                if "\\ud" in line.lower():  # an escape of half a surrogate pair is valid JSON, but no text
-                    json.dumps(row, ensure_ascii=False).encode()
-            except (ValueError, RecursionError) as error:
-                hint = 'Write one object per line, such as {"sentence1": "…", "sentence2": "…", "score": 3.2}'
-                raise DataError(f"{path}, line {number}: not valid JSON ({error}).", hint=hint) from error
-            yield number, row
+def _json_rows(path: Path, stream: Iterable[str]) -> tuple[str, Iterator[tuple[int, dict[str, Any]]]]:
+    """Return "line" and numbered JSON lines, or "row" and the numbered objects of an array, bare or in an object."""
+    lines: Iterator[tuple[int, str]] = ((number, line) for number, line in enumerate(stream, start=1) if line.strip())
+    begin = list(islice(lines, 2))
+    lines = chain(begin, lines)
+    with suppress(ValueError, RecursionError):
+        first = json.loads(begin[0][1]) if begin else {}
+        if isinstance(first, dict) and (len(begin) == 2 or _array_in(first) == [first]):
+            objects = ((number, _json(f"{path}, line {number}", line)) for number, line in lines)
+            return "line", _json_objects(path, "line", objects)
+    document = _json(str(path), "".join(line for _, line in lines))
+    return "row", _json_objects(path, "row", enumerate(_array_in(document), start=1))
+
+
+def _json(place: str, text: str) -> Any:
+    try:
+        document = json.loads(text)
+        if "\\ud" in text.lower():  # an escape of half a surrogate pair is valid JSON, but no text
+            json.dumps(document, ensure_ascii=False).encode()
+        return document
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{place}: not valid JSON ({error}).", hint=_OBJECTS) from error
+
+
+def _array_in(document: Any) -> list[Any]:
+    """Return an array, the only array of objects in an object, or else the document as one row."""
+    if isinstance(document, list):
+        return document
+    values = document.values() if isinstance(document, dict) else ()
+    arrays = [value for value in values if isinstance(value, list) and isinstance(next(iter(value), None), dict)]
+    return arrays[0] if len(arrays) == 1 else [document]
+
+
+def _json_objects(path: Path, place: str, rows: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, row in rows:
+        if not isinstance(row, dict):
+            raise DataError(f"{path}, {place} {number}: not valid JSON (an object is needed).", hint=_OBJECTS)
+        yield number, {sys.intern(name): _light(value) for name, value in row.items()}
+
+
+def _light(value: Any) -> Any:
+    """Return texts, numbers and lists of texts; shorten other lists, such as vectors, and objects."""
+    if isinstance(value, list) and value and not isinstance(value[0], str):
+        return [_light(value[0])]
+    return {} if isinstance(value, dict) else value
 
 
 # Columns
@@ -303,17 +501,22 @@ def find_columns(table: Table, role: str, hint: str = "") -> tuple[str, ...]:
 
     If no column matches: raises `DataError` if `hint` is given, else returns an empty tuple.
     """
-    plain = {column: plain_name(column) for column in table.columns}
-    called = [
-        [[column for column in plain if plain[column] == name] for name in names.split(",")]
-        for names in _NAMES[role].split()
-    ]
+    plain: dict[str, list[str]] = {}
+    for column in table.columns:
+        plain.setdefault(plain_name(column), []).append(column)
+    called = [[plain.get(name, []) for name in names.split(",")] for names in _NAMES[role].split()]
     choices = list(chain.from_iterable(product(*columns) for columns in called))
     if len(choices) > 1:
         raise table.unfit(f"several columns could be {role}.", hint or "Rename or remove all of them but one.")
     if hint and not choices:
         raise table.unfit(f"no column has a known name for {role}.", hint)
     return choices[0] if choices else ()
+
+
+def find_negatives(table: Table) -> tuple[str, ...]:
+    """Find the columns of hard negatives, such as negative, neg, hard_negatives and negative_1."""
+    pattern = re.compile(r"(hard)?neg(ative)?(s|texts?|passages?|documents?)?\d*")
+    return tuple(column for column in table.columns if pattern.fullmatch(plain_name(column)))
 
 
 def plain_name(column: str) -> str:
@@ -342,14 +545,22 @@ def iter_texts(path: str | Path, *, column: str | None = None, by_row: bool = Fa
             raise DataError(f"{path}: there is no column {column!r}.", hint="A .txt file has no columns.")
         yield from _text_lines(path, may_skip=not by_row)
         return
-    names: tuple[str, ...] = () if column is None else (column,)
-    for table in iter_tables(path):
+
+    def choose(table: Table) -> tuple[str, ...]:
         if column is not None:
-            check_columns(table, names)
-        elif not names:
-            single = find_columns(table, TEXT, _NAME_COLUMN if by_row else "")
-            names = single or find_columns(table, PAIR, _NAME_COLUMN)
-        yield from chain.from_iterable(zip(*map(table.texts, names), strict=True))
+            check_columns(table, [column])
+            return (column,)
+        if single := find_columns(table, TEXT, _NAME_COLUMN if by_row else ""):
+            return single
+        return find_columns(table, PAIR, _NAME_COLUMN) + find_negatives(table)
+
+    for table in iter_tables(path, choose):
+        if by_row:
+            yield from table.texts(*table.columns)
+            continue
+        negatives = find_negatives(table)
+        cells = (table.lists(name, may_be_empty=name in negatives) for name in table.columns)
+        yield from chain.from_iterable(chain.from_iterable(zip(*cells, strict=True)))
 
 
 def read_texts(path: str | Path, *, column: str | None = None) -> list[str]:

@@ -1,8 +1,8 @@
 """Read anchors with positives and hard negatives, from columns or an NLI set."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import chain, combinations
 from pathlib import Path
 
 from truncate_kit.core.errors import DataError
@@ -12,10 +12,10 @@ from truncate_kit.data.tables import (
     LABEL,
     PAIR,
     SCORE,
-    TRIPLET,
     Table,
     check_columns,
     find_columns,
+    find_negatives,
     is_label,
 )
 
@@ -68,7 +68,8 @@ def load_triplets(
 
     Args:
         name_or_path: As in `load_pairs`.
-        columns: Two or three text columns, or two and an NLI label; by default common names.
+        columns: Anchors, positives and any columns of negatives, or two texts and an NLI label; by default common
+            names. A cell may hold a list of texts.
         negatives: Require a negative in every row.
 
     Raises:
@@ -77,8 +78,8 @@ def load_triplets(
     name, tables = read_tables(name_or_path)
     table = tables.get("train") or next(iter(tables.values()))
     names = tuple(columns) if columns is not None else _default_columns(table)
-    if len(names) not in (2, 3):
-        raise table.unfit(f"{len(names)} columns are given; two or three are needed.", _HINT)
+    if len(names) < 2:
+        raise table.unfit(f"{len(names)} columns are given; two or more are needed.", _HINT)
     check_columns(table, names)
     labels = _nli_labels(table, names[2]) if len(names) == 3 else None
     if labels is not None:
@@ -89,16 +90,41 @@ def load_triplets(
     if negatives and len(names) < 3:
         hint = 'Add a column "negative", give an NLI set with labels, or use `objective="in-batch"`.'
         raise table.unfit("no column holds hard negatives.", hint)
-    rows = tuple(zip(*map(table.texts, names), strict=True))
-    return TripletSet(name=name, rows=rows, note=f"Training: {name} ({len(rows):,} rows of {', '.join(names)}).")
+    anchors, positives = table.texts(names[0]), table.lists(names[1])
+    if [] in positives:
+        raise table.problem(positives.index([]), f"column {names[1]!r} holds no positive.")
+    others = [table.lists(column, may_be_empty=True) for column in names[2:]]
+    found = [(anchor, own, list(chain(*more))) for anchor, own, *more in zip(anchors, positives, *others, strict=True)]
+    rows, skipped = _rows(found, needed=negatives, every=negatives)
+    note = f"Training: {name} ({len(rows):,} rows of {', '.join(names)}"
+    note += f"; {skipped:,} anchors without a negative are skipped)." if skipped else ")."
+    return TripletSet(name=name, rows=rows, note=note)
+
+
+def _rows(
+    texts: Iterable[tuple[str, Sequence[str], Sequence[str]]], *, needed: bool, every: bool = False
+) -> tuple[tuple[tuple[str, ...], ...], int]:
+    """Pair the k-th positive of an anchor with its k-th negative, cyclically.
+
+    needed: leave out anchors without a negative, and return their number. every: repeat positives to use all negatives.
+    """
+    rows, skipped = list[tuple[str, ...]](), 0
+    for anchor, own, others in texts:
+        if needed and not others:
+            skipped += 1
+            continue
+        for place in range(max(len(own), len(others) if every else 0)):
+            negative = [others[place % len(others)]] if others else []
+            rows.append((anchor, own[place % len(own)], *negative))
+    return tuple(rows), skipped
 
 
 def _default_columns(table: Table) -> tuple[str, ...]:
     label = find_columns(table, LABEL)
     if label and _nli_labels(table, *label) is not None:
         return find_columns(table, PAIR, _HINT) + label
-    if triplet := find_columns(table, TRIPLET):
-        return triplet
+    if others := find_negatives(table):
+        return find_columns(table, PAIR, _HINT) + others
     if graded := find_columns(table, SCORE) or label:
         problem = f"column {graded[0]!r} grades or classifies the pairs, so not every row is a positive pair."
         raise table.unfit(problem, f"Give paraphrase pairs, or an NLI set. {_HINT}")
@@ -129,15 +155,8 @@ def _triplets_of_nli(
     texts: dict[str, dict[str, list[str]]] = {ENTAILMENT: {}, CONTRADICTION: {}, NEUTRAL: {}, "": {}}
     for premise, hypothesis, label in zip(*map(table.texts, columns[:2]), labels, strict=True):
         texts[label].setdefault(premise, []).append(hypothesis)
-    rows, skipped = list[tuple[str, ...]](), 0
-    for premise, positives in texts[ENTAILMENT].items():
-        others = texts[CONTRADICTION].get(premise, [])
-        if negatives and not others:
-            skipped += 1
-            continue
-        # The k-th positive gets the k-th negative, cyclically.
-        for place, positive in enumerate(positives):
-            rows.append((premise, positive, *([others[place % len(others)]] if others else [])))
+    found = ((premise, own, texts[CONTRADICTION].get(premise, [])) for premise, own in texts[ENTAILMENT].items())
+    rows, skipped = _rows(found, needed=negatives)
     if not rows:
         hint = 'Use `objective="in-batch"`, which needs entailments only, or give a larger NLI set.'
         raise DataError(f"{table.source} has no premise with both an entailment and a contradiction.", hint=hint)
@@ -146,4 +165,4 @@ def _triplets_of_nli(
     if columns[2] not in table.class_names and {*table.labels(columns[2], may_be_empty=True)} & _NUMBERS.keys():
         note += f"; the labels 0, 1 and 2 are read as {', '.join(_NUMBERS.values())}"
     note += ")."
-    return TripletSet(name=name, rows=tuple(rows), note=note)
+    return TripletSet(name=name, rows=rows, note=note)

@@ -103,11 +103,7 @@ class ContrastiveSettings(Result):
         default=None,
     )
     last_cls: bool = setting(
-        True,
-        "Put the last layer's CLS first in layer-attention (the default).",
-        LAYERS,
-        default=None,
-        show_default=False,
+        True, "Put the last CLS first in layer-attention (the default).", LAYERS, default=None, show_default=False
     )
     literal: bool = setting(
         False, "Attention as printed in the paper: one weight per layer, no softmax.", LAYERS, name="--literal"
@@ -146,7 +142,7 @@ class ContrastiveSettings(Result):
         None, "Texts encoded at a time, to save memory.", TRAINING, bounds=BATCH, kind=int, name="--chunk-size"
     )
     precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
-    seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds; the first is 0.")
+    seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds, from 0.")
 
     def __post_init__(self) -> None:
         check_settings(self)

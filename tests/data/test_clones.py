@@ -1,0 +1,136 @@
+"""Folders as a clone of a hub set leaves them, and JSON in each of its layouts."""
+
+import gzip
+import json
+
+import pytest
+
+from tests.support.files import write_table
+from truncate_kit.core.errors import DataError
+from truncate_kit.data.pairs import load_pairs, read_pairs
+from truncate_kit.data.suites import find_sts, read_trained_pairs
+from truncate_kit.data.tables import iter_texts
+
+NAMES = ("sentence1", "sentence2", "score")
+ROWS = [(f"a {n}", f"b {n}", n % 6) for n in range(30)]
+HASH = "0a1b2c3d4e5f6071"
+SPLITS = {"train": ROWS[:10], "dev": ROWS[10:20], "test": ROWS[20:]}
+
+LAYOUTS = [
+    "data/{}-00000-of-00001-0a1b2c3d4e5f6071.parquet",
+    "data/{}.jsonl.gz",
+    "plain_text/{}/0000.parquet",
+    "default/{}/part-00000-of-00001.ndjson",
+    "snli_1.0/snli_1.0_{}.jsonl",
+    "en/sts-{}.tsv",
+]
+
+
+def texts(splits):
+    return {name: [pair.first for pair in pairs] for name, pairs in splits.items()}
+
+
+def test_a_cloned_set_has_the_splits_that_load_dataset_finds(shared_cases):
+    datasets = pytest.importorskip("datasets")
+    folder = shared_cases / "hub-clone"
+    splits = load_pairs(folder)
+    for name, theirs in (("train", "train"), ("dev", "validation"), ("test", "test")):
+        files = sorted(map(str, (folder / "data").glob(f"{theirs}-*.parquet")))
+        rows = datasets.Dataset.from_parquet(files, keep_in_memory=True)
+        assert [(pair.first, pair.second, pair.target) for pair in splits.split(name)] == [
+            (row["sentence1"], row["sentence2"], row["score"]) for row in rows
+        ]
+
+
+@pytest.mark.parametrize("dev", ["dev", "validation"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_splits_of_a_clone(tmp_path, layout, dev):
+    for split, rows in SPLITS.items():
+        write_table(tmp_path / "stsb" / layout.format(dev if split == "dev" else split), NAMES, rows)
+    (tmp_path / "stsb" / "dataset_infos.json").write_text("{}")
+    write_table(tmp_path / "stsb" / ".cache" / "train.csv", NAMES, ROWS)
+    assert texts(load_pairs(tmp_path / "stsb")) == {name: [row[0] for row in rows] for name, rows in SPLITS.items()}
+    assert [pair.first for pair in find_sts(tmp_path)[0]] == [row[0] for row in SPLITS["test"]]
+    assert len(read_trained_pairs(tmp_path / "stsb")) == 20
+
+
+def test_shards_are_one_split(tmp_path):
+    for part in range(3):
+        write_table(tmp_path / f"data/train-0000{part}-of-00003.parquet", NAMES, ROWS[10 * part : 10 * part + 10])
+    assert [pair.first for pair in load_pairs(tmp_path).train] == [row[0] for row in ROWS]
+    write_table(tmp_path / "data/train-00001-of-00003.parquet", NAMES, [*ROWS[10:13], ("a", " ", 1)])
+    with pytest.raises(
+        DataError, match=r"train-00001-of-00003\.parquet, row 4: the text in column 'sentence2' is empty"
+    ):
+        load_pairs(tmp_path)
+    (tmp_path / "data/train-00001-of-00003.parquet").unlink()
+    with pytest.raises(DataError, match="holds 2 of 3 files for train"):
+        load_pairs(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("de/train.csv", "en/train.csv"),
+        ("data/dev_matched.csv", "data/dev_mismatched.csv"),
+        ("data/train.csv", "data/train.jsonl"),
+    ],
+)
+def test_two_sets_are_not_joined(tmp_path, one, other):
+    for name in (one, other):
+        write_table(tmp_path / name, NAMES, ROWS)
+    with pytest.raises(DataError, match=r"holds several files for (train|dev): ") as caught:
+        load_pairs(tmp_path)
+    assert one in str(caught.value)
+    assert other in str(caught.value)
+
+
+def test_a_folder_with_one_table(tmp_path):
+    write_table(
+        tmp_path / "pairs.tsv", ("split", *NAMES), [("dev" if n > 20 else "train", *row) for n, row in enumerate(ROWS)]
+    )
+    assert texts(load_pairs(tmp_path))["dev"] == [row[0] for row in ROWS[21:]]
+    write_table(tmp_path / "pairs.tsv", NAMES, ROWS)
+    assert len(load_pairs(tmp_path).train) == 30
+
+
+OBJECTS = [dict(zip(NAMES, row, strict=True)) for row in ROWS]
+
+
+@pytest.mark.parametrize("name", ["p.json", "p.ndjson", "p.jsonl", "p.json.gz"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "".join(json.dumps(row) + "\n" for row in OBJECTS),
+        json.dumps(OBJECTS),
+        json.dumps(OBJECTS, indent=2),
+        "[" + ",\n".join(map(json.dumps, OBJECTS)) + "]",
+        json.dumps({"version": "1.0", "data": OBJECTS}),
+        json.dumps({"version": 1, "data": OBJECTS, "authors": ["a", "b"]}, indent=1),
+    ],
+)
+def test_json_in_lines_in_an_array_or_in_an_object(tmp_path, name, text):
+    opened = gzip.open if name.endswith(".gz") else open
+    with opened(tmp_path / name, "wt") as stream:
+        stream.write(text)
+    assert [(pair.first, pair.second, pair.target) for pair in read_pairs(tmp_path / name)] == ROWS
+    assert list(iter_texts(tmp_path / name, column="sentence2", by_row=True)) == [row[1] for row in ROWS]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            '[{"sentence1": "a", "sentence2": "b", "score": 1}, {"sentence1": " ", "sentence2": "b", "score": 1}]',
+            ", row 2: the text",
+        ),
+        ('["a", "b"]', ", row 1: not valid JSON .an object"),
+        ("[{]", ": not valid JSON"),
+        ("3", ", row 1: not valid JSON .an object"),
+        ("[]", " is empty"),
+    ],
+)
+def test_json_that_holds_no_rows(tmp_path, text, said):
+    (tmp_path / "p.json").write_text(text)
+    with pytest.raises(DataError, match=rf"p\.json{said}"):
+        read_pairs(tmp_path / "p.json")
