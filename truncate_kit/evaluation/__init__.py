@@ -1,4 +1,7 @@
-"""Reports of the evaluation suites. Importing this module does not import torch."""
+"""Reports of the evaluation suites. Importing this module does not import torch.
+
+Encoders must give one vector per text (else `ModelError`) without NaN or infinity (else `DataError`).
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
