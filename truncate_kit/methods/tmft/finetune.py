@@ -73,7 +73,7 @@ def finetune(
         data: Train, dev and test pairs with the targets of the objective.
         out: Output folder for `lean/`, `full/`, `sweep.json` and `trials/`; repeat the call to resume.
         settings: Layers, strategy, pick rule and seeds.
-        training: Settings of every trial.
+        training: Trial settings.
         prediction: Predicted drop, for the pick rule `robust` and the strategy `cka`.
         prior: Training before each trial.
         teacher: Model that gives target vectors, in addition to the labels.
@@ -129,15 +129,7 @@ def sweep_prediction(
 ) -> "DropPrediction | None":
     """Predict a drop for `finetune` from training pairs alone, as the other pairs choose and report.
 
-    Args:
-        encoder: Model to cut.
-        data: Pairs; only the train split is read.
-        settings: Settings of the sweep.
-        training: Settings of every trial.
-        max_length: Maximum tokens per text.
-
-    Returns:
-        The prediction; None if layers are named, graded train pairs are missing, or `predicted_drop` returns no drop.
+    Returns None if layers are named, graded train pairs are missing, or `predicted_drop` returns no drop.
     """
     train, settings, training = data.train, settings or SweepSettings(), training or TrainingSettings()
     if train is None or settings.layers not in ("auto", "all") or training.row.data != "scores":
@@ -148,12 +140,12 @@ def sweep_prediction(
 
 
 class Search:
-    """Strategies to find the layer to keep; each method returns this layer.
+    """Strategies to find the layer to keep; each method returns a layer.
 
     Attributes:
         trials: Trials with fewer epochs, or stopped early.
         cost: Blocks × training steps, without full trials of the chosen layer.
-        words: Reason for the layer, of strategies that compare no trained layers.
+        words: Reason for the layer, if no trained layers were compared.
         rankings: Scores by strategy and layer.
     """
 
@@ -218,7 +210,7 @@ class Search:
         return chosen
 
     def before_drop(self) -> int:
-        """Return the deepest layer before the predicted drop; if no drop is predicted, the last layer."""
+        """Return the deepest layer before the predicted drop, else the last layer."""
         drop, self.words = self._picker.drop_from, "the deepest layer before the predicted drop"
         if drop is None:
             self.words = "the last; no drop predicted"
@@ -328,7 +320,6 @@ class _Sweep:
         return result
 
     def _scored_by(self) -> dict[str, str]:
-        """Return result fields: the retrieval set's name, or a sentence about test pairs seen before."""
         runner = self.runner
         if runner.retrieval is not None:
             return {"retrieval": runner.retrieval.name}
@@ -336,7 +327,6 @@ class _Sweep:
         return {"seen_before": seen_before(runner.whole.evaluation, {model.name: model.seen for model in models})}
 
     def _certainty(self, layers: Collection[int], seed: int, own: Sequence[Trial]) -> Certainty | None:
-        """Compare these layers on dev; None if dev has too few pairs."""
         if len(splits_for(self.runner.task.data, seed).dev or ()) < FEWEST_COMPARED:
             return None
         return certainty([trial for trial in own if trial.layer in layers], self.layers, self.settings.seeds)
@@ -380,12 +370,8 @@ class _Sweep:
 def certainty(trials: Sequence[Trial], layers: Sequence[int] = (), seeds: Sequence[int] = ()) -> Certainty | None:
     """Compare layers with the best one by a paired bootstrap over dev pairs and the variance over seeds.
 
-    Returns None if fewer than two layers with `dev_draws` share a seed.
-
-    Args:
-        trials: Full trials of one model.
-        layers: All candidates.
-        seeds: If at least two layers have all of these seeds, only these layers are compared.
+    Returns None if fewer than two layers with `dev_draws` share a seed. `layers` are all candidates. If at least two
+    layers have all of `seeds`, only these layers are compared.
     """
     held = {(trial.layer, trial.seed): trial for trial in trials if trial.dev_draws}
     trained = {trial.layer for trial in trials}
@@ -433,7 +419,7 @@ def means_over_seeds(draws: NDArray[np.float64], spread: tuple[float, int]) -> N
     The width follows Student's t, as resampling two or three seeds gives far too narrow intervals. Layers that vary
     more than the pooled `spread` keep their own variance.
     """
-    from scipy.stats import t as student_t  # slow to import, and not needed to read results
+    from scipy.stats import t as student_t  # slow to import
 
     means, (pooled, freedom) = np.array(draws.mean(0)), spread
     if not freedom:
