@@ -88,8 +88,7 @@ BAD = [
     ("queries.jsonl", '{"_id": "q1", "text": " "}\n', "line 1: the text in column 'text' is empty"),
     ("qrels/test.tsv", "q1\td1\t1\nq1\td1\n", "line 2: 'q1.td1' is not a judgement"),
     ("qrels/test.tsv", "q1\td1\t1\nq1\t2\tnan\n", "line 2: .* is not a judgement"),
-    ("qrels/test.tsv", "a\tb\tc\nq9\td1\t1\n", "line 2: query 'q9'"),
-    ("qrels/test.tsv", "q1\td9\t1\n", "line 1: .*document 'd9'"),
+    ("qrels/test.tsv", "q9\td1\t1\nq1\td9\t1\n", "holds no answers"),
     ("qrels/test.tsv", "q1\td1\t0\nq1\t2\t-1\n", "holds no answers"),
 ]
 
@@ -100,6 +99,15 @@ def test_what_is_wrong_is_said_in_one_sentence(folder, name, content, said):
     with pytest.raises(DataError, match=said) as problem:
         read_retrieval(folder)
     assert problem.value.hint
+
+
+def test_judgements_of_unknown_ids_are_left_out_and_counted(folder, caplog):
+    known = read_retrieval(folder)
+    assert not caplog.records
+    with (folder / "qrels/test.tsv").open("a") as stream:
+        stream.write("q9\td1\t1\nq1\td9\t1\nq3\tgone\t2\n")
+    assert read_retrieval(folder) == known
+    assert "3 judgements name an unknown query or document" in caplog.text
 
 
 def test_options_of_the_other_kind_of_data(folder, tmp_path):

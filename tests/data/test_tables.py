@@ -285,3 +285,17 @@ def test_rows_need_one_column_of_texts(tmp_path):
     (tmp_path / "empty.txt").write_text("")
     with pytest.raises(DataError, match="is empty"):
         list(iter_texts(tmp_path / "empty.txt"))
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.jsonl", "p.parquet"])
+def test_booleans_are_scores(tmp_path, name):
+    path = write_table(tmp_path / name, ("sentence1", "sentence2", "score"), [("a", "b", True), ("c", "d", False)])
+    assert [pair.target for pair in read_pairs(path)] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.tsv"])
+def test_fields_of_any_length(tmp_path, name):
+    """The csv module alone refuses 131,073 characters."""
+    text = 'long, "text" ' * 20_000
+    path = write_table(tmp_path / name, ("sentence1", "sentence2", "score"), [(text, "b", 1)])
+    assert read_pairs(path).pairs[0].first == text.strip()

@@ -315,3 +315,7 @@ def test_code_of_a_folder_is_not_run(family, tiny_folder, tmp_path, caplog):
     with pytest.raises(ModelError, match=r"module evil\.Transformer"):
         load_encoder(folder)
     assert not marker.exists()
+
+
+def test_vectors_that_are_not_cut(prompting):
+    assert load_encoder(prompting(truncate_dim=False)).vector_width == load_encoder(prompting()).vector_width

@@ -1,5 +1,6 @@
 """Read queries, documents and answers from BEIR folders or files of pairs."""
 
+import logging
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -13,6 +14,7 @@ from truncate_kit.data.tables import (
     LABEL,
     PAIR,
     SCORE,
+    TRUTH,
     Table,
     check_columns,
     find_columns,
@@ -25,6 +27,7 @@ from truncate_kit.data.tables import (
     read_texts,
 )
 
+_logger = logging.getLogger(__name__)
 FEWEST_QUERIES = 10
 """Minimum number of queries for selection, and for reporting."""
 _LAYOUT = "A retrieval folder holds corpus.jsonl, queries.jsonl and qrels/test.tsv."
@@ -141,10 +144,10 @@ def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> Retrieval
     if chooses and "test" in files and len({queries[name] for name in judged}) < 2 * FEWEST_QUERIES:
         chosen, judged = "test", _judged(files["test"], documents, queries)
     if not judged:
-        problem = f"{files[chosen]} holds no answers: all grades are 0 or less."
+        problem = f"{files[chosen]} holds no answers: all grades are 0 or less, or name unknown queries and documents."
         raise DataError(problem, hint="Write grades above 0 for documents that answer a query.")
     others = [file for name, file in files.items() if name not in (chosen, "train")] if chooses else []
-    asked = dict.fromkeys(query for file in others for _, query, _, _ in _judgements(file, queries) if query in queries)
+    asked = dict.fromkeys(query for file in others for query, _, _ in _judgements(file, queries) if query in queries)
     return RetrievalSet(
         name=f"{short_name(folder)}/{chosen}",
         document_ids=tuple(documents),
@@ -181,21 +184,22 @@ def find_qrels(folder: Path) -> dict[str, Path]:
 
 
 def _judged(path: Path, documents: Mapping[str, str], queries: Mapping[str, str]) -> dict[str, dict[int, float]]:
-    """Return grades > 0 by query id and document index."""
+    """Return grades > 0 by query id and document index. Warns of judgements with an unknown id, which are left out."""
     place = {name: index for index, name in enumerate(documents)}
-    judged: dict[str, dict[int, float]] = {}
-    for number, query, document, grade in _judgements(path, queries):
-        if query not in queries or document not in documents:
-            problem = f"query {query!r} is not in queries.jsonl, or document {document!r} is not in corpus.jsonl."
-            hint = "Add the missing query or document, or remove the line."
-            raise DataError(f"{path}, line {number}: {problem}", hint=hint)
-        judged.setdefault(query, {})[place[document]] = grade
+    judged, unknown = dict[str, dict[int, float]](), 0
+    for query, document, grade in _judgements(path, queries):
+        if query in queries and document in documents:
+            judged.setdefault(query, {})[place[document]] = grade
+        else:
+            unknown += 1
+    if unknown:
+        _logger.warning("%s: %d judgements name an unknown query or document and are left out.", path, unknown)
     answers = {query: {spot: grade for spot, grade in grades.items() if grade > 0} for query, grades in judged.items()}
     return {query: grades for query, grades in answers.items() if grades}
 
 
-def _judgements(path: Path, queries: Mapping[str, str]) -> Iterator[tuple[int, str, str, float]]:
-    """Yield line number, query id, document id and grade."""
+def _judgements(path: Path, queries: Mapping[str, str]) -> Iterator[tuple[str, str, float]]:
+    """Yield query id, document id and grade."""
     with opened_text(path) as lines:
         for number, line in enumerate(lines, start=1):
             fields = [field.strip() for field in line.split("\t")]
@@ -210,7 +214,7 @@ def _judgements(path: Path, queries: Mapping[str, str]) -> Iterator[tuple[int, s
                 raise DataError(
                     f"{path}, line {number}: {line.strip()[:80]!r} is not a judgement.", hint=hint
                 ) from None
-            yield number, query, document, float(grade)
+            yield query, document, float(grade)
 
 
 def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
@@ -243,10 +247,9 @@ def _answered(table: Table) -> list[bool]:
     if score and not label:
         problem = f"column {score[0]!r} grades the pairs, so not every row is a positive pair."
         raise table.unfit(problem, _LABELS)
-    labels = table.labels(*label, may_be_empty=True) if label else []
+    labels = [one.lower() for one in table.labels(*label, may_be_empty=True)] if label else []
     if not any(labels):
         return [True] * len(table)
-    truth = {"1": True, "true": True, "0": False, "false": False}
-    if not {*map(str.lower, labels)} <= truth.keys():
+    if not {*labels} <= {"0", "1", *TRUTH}:
         raise table.unfit(f"column {label[0]!r} does not mark which rows are positive.", _LABELS)
-    return [truth[one.lower()] for one in labels]
+    return [bool(TRUTH.get(one, one == "1")) for one in labels]

@@ -42,6 +42,7 @@ _NAMES = {
     LABEL: "label class goldlabel relation entailment entailmentlabel entailmentjudgment isduplicate",
     TEXT: "text sentence texts sentences",
 }
+TRUTH = {"true": 1, "false": 0}
 _CELL = re.compile(r'(?:^|\t)(?:"((?:[^"]|"")*+)"|([^"\t]*))(?=\t|$)')  # enclosed or bare
 _NO_TEXT = re.compile(r"(?i)[-+\d.e]*|na|nan|null|none|true|false")
 _LINES_IN_FIELD = 1000
@@ -179,11 +180,11 @@ class Table:
         return [list(islice(texts, len(cell))) for cell in cells]
 
     def numbers(self, column: str) -> list[float]:
-        """Return a column as finite numbers."""
+        """Return a column as finite numbers; true is 1, false 0."""
         numbers = []
         for row, value in enumerate(self.values(column)):
             try:
-                numbers.append(float(value))
+                numbers.append(float(TRUTH.get(str(value).strip().lower(), value)))
             except (ValueError, TypeError, OverflowError):
                 numbers.append(math.nan)
             if not math.isfinite(numbers[-1]):

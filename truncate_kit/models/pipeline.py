@@ -205,7 +205,7 @@ def read_text_settings(folder: Path, transformer: Path) -> tuple[int | None, boo
     path, listed = folder / "config_sentence_transformers.json", (folder / "modules.json").exists()
     with naming_damage(folder):
         settings: dict[str, Any] = read_json(path) if listed and path.exists() else {}
-        check_kept(path, settings, model_type=("SentenceTransformer",), truncate_dim=(None,))
+        check_kept(path, settings, model_type=("SentenceTransformer",), truncate_dim=(None, False))
         if "prompts" in settings:
             settings["prompts"] = settings["prompts"] or {}
         for kind in _READERS if listed else ():
