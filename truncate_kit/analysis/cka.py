@@ -118,7 +118,6 @@ def compare_layers(
 def _prepared(
     states_x: Tensor, states_y: Tensor | None, estimator: str, kernel: str, outliers: int = 0
 ) -> list[Tensor]:
-    """Check and `prepare` the states of one or two models, in float64 for RBF."""
     known_name("estimator", estimator, get_args(Estimator))
     known_name("kernel", kernel, get_args(Kernel))
     models = check_states(states_x, states_y)
@@ -169,18 +168,12 @@ def relative_layers(depth: int, reference_depth: int) -> tuple[int, ...]:
 def text_blocks(
     count: int, blocks: int, groups: Tensor | None = None, seed: int = 0
 ) -> tuple[Tensor, list[tuple[int, int]]]:
-    """Divide texts into random blocks that never separate the texts of a group.
+    """Divide n = `count` texts into random blocks that never separate the texts of a group.
 
     Texts of a pair are near-duplicates: in different blocks, they make an interval too narrow.
 
-    Args:
-        count: Number of texts n.
-        blocks: Number of blocks.
-        groups: Group of each text (n,), by default a group for each text.
-        seed: Of the order.
-
-    Returns:
-        The texts in random order (n,), and start and end of each block in it; no blocks if groups are too large.
+    groups: Group of each text (n,), by default a group for each text.
+    Returns the texts in random order (n,), and start and end of each block in it; no blocks if groups are too large.
     """
     groups = torch.arange(count) if groups is None else groups
     # Files are often ordered by source.
@@ -366,7 +359,6 @@ def _gram_sums(
 
 
 def _median_distance(states: Tensor) -> Tensor:
-    """Return the median distance between texts (L,)."""
     if states.shape[1] > MEDIAN_TEXTS:
         states = states[:, torch.linspace(0, states.shape[1] - 1, MEDIAN_TEXTS).long()]
     return states.new_tensor([float(np.median(torch.pdist(layer))) for layer in states])
@@ -401,11 +393,7 @@ class StreamedCKA:
     The result equals `cka_matrix` on all texts. Memory: 8 dx dy bytes per layer pair, and a buffer.
 
     Args:
-        estimator: "debiased" or "biased".
         pairs: Layer pairs, by default all.
-
-    Raises:
-        UsageError: Unknown estimator.
     """
 
     def __init__(self, *, estimator: Estimator = "debiased", pairs: Sequence[tuple[int, int]] | None = None) -> None:
@@ -481,10 +469,7 @@ class StreamedCKA:
         self._waiting = 0
 
     def _own(self, model: int) -> Tensor:
-        """Return HSIC of each layer with itself (L,): 0 for constant states, infinite for layers in no pair.
-
-        Raises `ModelError` on NaN or infinity.
-        """
+        """Return HSIC of each layer with itself (L,): 0 for constant states, infinite for layers in no pair."""
         shift, scale = self._shifts[model], self._scales[model]
         own, squares = shift.new_full((len(shift),), torch.inf, dtype=torch.float64), torch.zeros(len(shift))
         for layer, middle in enumerate((shift * scale)[:, 0].double()):

@@ -64,15 +64,11 @@ def profile(
 ) -> LayerProfile:
     """Measure every layer of `encoder` and, unless all pair scores are 0 or 1, predict a drop.
 
-    Args:
-        encoder: Model to measure.
-        texts: By default the texts of `pairs`, else of `retrieval`; duplicates, which bias CKA, are removed.
-        reference: A model without a drop, ideally a masked language model of the same depth; by default the encoder's
-            middle layer (less reliable).
-        pairs: Graded pairs, to compute untrained Spearman.
-        retrieval: Queries and documents to search with untrained states; the set's metric chooses the best layer.
-        settings: Settings of the analysis.
-        progress: True for bars and logs, or a callable.
+    texts: By default the texts of `pairs`, else of `retrieval`; duplicates, which bias CKA, are removed.
+    reference: A model without a drop, ideally a masked language model of the same depth; by default the encoder's
+        middle layer (less reliable).
+    pairs: Graded pairs, to compute untrained Spearman.
+    retrieval: Queries and documents to search with untrained states; the set's metric chooses the best layer.
 
     Raises:
         UsageError: There are no texts, or a setting is invalid.
@@ -238,7 +234,6 @@ def _groups(texts: Sequence[str], pairs: "Sequence[TextPair]") -> Tensor:
 
 
 def _compared_layers(models: Sequence[Encoder]) -> tuple[int, ...]:
-    """Return for each layer the layer that CKA compares it with."""
     depth = models[0].depth
     return relative_layers(depth, models[1].depth) if len(models) > 1 else (depth // 2,) * (depth + 1)
 
@@ -251,7 +246,6 @@ def _in_memory(
     groups: Tensor | None,
     progress: Progress,
 ) -> Measured:
-    """Measure with all states in memory; blocks, groups: see `text_blocks`."""
     states = [torch.empty(model.depth + 1, len(texts), model.width, dtype=torch.float32) for model in models]
     scores, layers, without = LabelFreeScores(), _compared_layers(models), None
     for batches in iter_states(models, texts, progress=progress, **_reading(settings)):
@@ -273,7 +267,7 @@ def _streamed(
     groups: Tensor | None,
     progress: Progress,
 ) -> Measured:
-    """Measure in constant memory, holding the states of a sample only; blocks, groups: see `text_blocks`."""
+    """Measure in constant memory, holding the states of a sample only."""
     order, bounds = text_blocks(len(texts), blocks, groups, settings.seed)
     if any(stop - start < FEWEST_TEXTS for start, stop in bounds):
         bounds = []

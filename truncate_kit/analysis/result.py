@@ -1,6 +1,6 @@
-"""Settings and results of an analysis of layers, and the prediction of a drop.
+"""Settings and results of an analysis of layers.
 
-Predict from untrained states whether sentence scores drop at the end of a model.
+The analysis predicts from untrained states if sentence scores drop at the end of a model.
 
 1. *CKA* drops if the last layer is more than `CKA_DROP` below a level. With a reference, the level is the median over
    the lower half of the blocks. Without one, CKA compares with the model's middle layer, and the level is the median

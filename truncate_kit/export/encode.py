@@ -62,15 +62,10 @@ def encode_file(
 
     The same call resumes a killed run and gives the same bytes. `out`.json records the origin.
 
-    Args:
-        encoder: A torch model or a graph.
-        source: .txt (one text a line), .csv, .tsv, .jsonl or .parquet.
-        out: Ends in .npy.
-        column: Column of the texts.
-        form: Vector format; by default full vectors in float32.
-        chunk: Rows that are encoded together.
-        engine: Runs the chunks, by default in this process.
-        progress: True draws bars; a callable receives steps.
+    source: .txt (one text a line), .csv, .tsv, .jsonl or .parquet.
+    form: Vector format; by default full vectors in float32.
+    chunk: Rows that are encoded together.
+    engine: Runs the chunks, by default in this process.
 
     Raises:
         DataError: A row has no text.

@@ -88,14 +88,10 @@ def export_onnx(
 ) -> ExportReport:
     """Export the encoder as a checked graph from token ids to sentence vectors.
 
-    Args:
-        encoder: The model to export.
-        folder: A folder with this encoder gets the graph and export.json. Any other folder is replaced by the saved
-            encoder (without a tokenizer: its configuration) and the graph.
-        settings: Settings of the graph.
-        pairs: Pairs on which the score must not change (fp32, fp16) or is reported (int8).
-        search_pairs: Other pairs, to choose the layers in int8.
-        progress: True draws bars; a callable receives steps.
+    folder: A folder with this encoder gets the graph and export.json. Any other folder is replaced by the saved
+        encoder (without a tokenizer: its configuration) and the graph.
+    pairs: Pairs on which the score must not change (fp32, fp16) or is reported (int8).
+    search_pairs: Other pairs, to choose the layers in int8.
 
     Raises:
         UsageError: int8 without `search_pairs`.
@@ -215,7 +211,6 @@ def _with_normalization(encoder: Encoder, normalize: bool | None) -> Encoder:
 def _make(
     encoder: Encoder, settings: ExportSettings, search_pairs: "PairSet | None", progress: Progress, fused: bool
 ) -> tuple[Any, dict[str, Any]]:
-    """Return the graph, and fields of its `ExportReport`."""
     from truncate_kit.export.graph import (
         build_graph,
         count_fused_nodes,

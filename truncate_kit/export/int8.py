@@ -69,7 +69,6 @@ def quantized_inputs(model: Any) -> dict[str, Array | None]:
 
 
 def _shared(value: Any) -> bool:
-    """Return whether several nodes read a weight or a part of it."""
     parts = () if value.const_value is not None or value.producer() is None else value.producer().inputs
     return len(value.uses()) > 1 or any(map(_shared, parts))
 
@@ -154,7 +153,6 @@ class _Writer:
         return [rows, steps, wide, ir.node("Mul", [wide.outputs[0], steps.outputs[0]], name=node.name)]
 
     def _rounded_product(self, before: Any, states: Any, source: str, weight: Array, bias: Any, name: str) -> list[Any]:
-        """Return nodes for states · weight + bias."""
         zero, divisor = self.roundings.get(states.name, _PLAIN)
         if divisor is not None:
             weight = weight * divisor[:, None]

@@ -91,13 +91,11 @@ def stepped(length: int, longest: int | None) -> int:
 def cuda_providers(
     index: int | None, *, captured: bool = False, stream: int | None = None, tensorrt: Mapping[str, Any] | None = None
 ) -> list[Any]:
-    """Return the execution providers for a GPU with their options; TF32 is off.
+    """Return the execution providers for a GPU (by default 0) with their options; TF32 is off.
 
-    Args:
-        index: Index of the GPU, by default 0.
-        captured: Allow CUDA graphs.
-        stream: Handle of a CUDA stream.
-        tensorrt: Options of TensorRT, which is then the first provider.
+    captured: Allow CUDA graphs.
+    stream: Handle of a CUDA stream.
+    tensorrt: Options of TensorRT, which is then the first provider.
     """
     # Models share the GPU: allocate memory as needed, without doubling.
     options: dict[str, Any] = {"device_id": index or 0, "use_tf32": 0, "arena_extend_strategy": "kSameAsRequested"}
@@ -166,7 +164,6 @@ def _on_device(array: NDArray[Any], device: torch.device) -> Any:
 
 
 def _bound(session: Any, feeds: Feeds, device: torch.device) -> tuple[Any, dict[str, Any]]:
-    """Return an I/O binding and its input buffers."""
     binding, inputs = session.io_binding(), {name: _on_device(ids, device) for name, ids in feeds.items()}
     for name, value in inputs.items():
         binding.bind_ortvalue_input(name, value)
@@ -193,12 +190,10 @@ class OnnxEncoder:
     """An exported graph in ONNX Runtime. On the CPU, many batches run on one core each, few on all cores.
 
     Args:
-        file: The graph.
         reader: The tokenizer; needed to encode texts.
         threads: CPU cores, by default all usable ones.
         device: `cpu` (by default) or `cuda[:i]`.
         batch_tokens: Most tokens per batch.
-        report: Record of the export.
         heads: Score pairs, instead of the cosine.
         buckets: Round batch shapes by `bucket` and record CUDA graphs: faster for single texts.
         on_cuda: See `cuda_providers`.
@@ -244,11 +239,9 @@ class OnnxEncoder:
     def load(cls, path: str | Path, *, precision: str | None = None, device: str | None = None, **options: Any) -> Self:
         """Load a graph with the tokenizer in its folder.
 
-        Args:
-            path: A folder, or an .onnx file.
-            precision: `fp32`, `fp16` or `int8`, to choose a folder's graph; by default the best for the device.
-            device: See the class.
-            options: `threads`, `batch_tokens` and `buckets`, see the class.
+        path: A folder, or an .onnx file.
+        precision: `fp32`, `fp16` or `int8`, to choose a folder's graph; by default the best for the device.
+        device, options: See the class; options are `threads`, `batch_tokens` and `buckets`.
 
         Raises:
             ModelError: The graph is missing, or export.json does not match.
