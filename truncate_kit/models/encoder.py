@@ -170,7 +170,6 @@ class LayerHeads(nn.Module):
         hidden: Number of hidden units k.
         raw: Use states without the final norm.
         depth: Layers of each network.
-        generator: For the initial weights.
     """
 
     scale: Tensor
@@ -258,7 +257,6 @@ class Encoder(nn.Module):
     Args:
         name: Shown in messages and reports.
         backbone: The base model without its pooler head.
-        reader: Tokenizer, maximum length, lower-casing and prompts.
         pooling: How the tokens of a layer are pooled.
         tail: Modules applied to the pooled state (Dense, Normalize, LayerNorm).
         pooler: Pools over layers, instead of `pooling`.
@@ -525,8 +523,7 @@ def forget_capturing(model: nn.Module) -> None:
             setattr(module, "_output_capturing_hooks_installed", False)  # noqa: B010  # not declared
 
 
-# Names of query and document prompts. sentence-transformers writes an empty "document" prompt into every folder: empty
-# prompts are skipped.
+# sentence-transformers writes an empty "document" prompt into every folder: empty prompts are skipped.
 QUERY_PROMPTS = ("query",)
 DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 

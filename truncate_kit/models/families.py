@@ -150,7 +150,6 @@ def _keep_scaling(config: PretrainedConfig, blocks: Sequence[int]) -> None:
 
 
 _ROBERTA: dict[str, Any] = {"pooler": "pooler", "position_offset": _after_padding, "recipe": "roberta"}
-# Shared by the decoders with rotary positions.
 _ROTARY: dict[str, Any] = {
     "blocks": "layers",
     "final_norm": "norm",

@@ -105,8 +105,6 @@ class LayerPooling(LayerPooler):
         over: `max` or `mean`.
         tokens: Pooling of the tokens of each layer.
         norm: Type of the model's final norm, `layer` or `rms`; a copy is applied to each layer below the last.
-        eps: Epsilon of the norm.
-        bias: Whether the norm has a bias.
         last: Prepend the last layer's pooled state; vectors are then 2d wide.
     """
 
@@ -161,7 +159,6 @@ class LayerAttentionPooling(LayerPooler):
         width: State size d.
         over: `both` (queries from CLS, keys and values from means), `cls` or `mean`.
         last_cls: Prepend the CLS state of the last layer (equation 4).
-        literal: Follow the printed equations.
         token: Token used as CLS: `cls`, or `last` for causal models.
         mlp: Add the tanh layer (equation 5).
     """

@@ -121,7 +121,6 @@ def load_reader(folder: Path) -> TextReader:
 
 
 def _reader_of(folder: Path, transformer: Path, config: PretrainedConfig, asked: int | None = None) -> TextReader:
-    """Return the tokenizer and text settings. Raises `UsageError` if `asked` is no possible maximum length."""
     limit, lower_case, settings = read_text_settings(folder, transformer)
     tokenizer, positions = load_tokenizer(transformer, config.vocab_size), position_limit(config)
     # sentence-transformers' limit replaces the tokenizer's.

@@ -283,10 +283,7 @@ def _combined_layers(place: Path) -> tuple[int, list[int]]:
 
 
 def _pooling_of(path: Path, asked: PoolingMode | None) -> PoolingMode:
-    """Return the saved pooling, or `asked` if it is unsupported.
-
-    Raises `ModelError` if prompts are not pooled, and for an unsupported pooling without `asked`.
-    """
+    """Return the saved pooling, or `asked` if it is unsupported."""
     values = read_json(path)
     check_kept(path, values, include_prompt=(True,))
     modes = values.get("pooling_mode") or [mode for mode, flag in _POOLING_FLAGS.items() if values.get(flag)] or "mean"
@@ -302,7 +299,6 @@ def _pooling_of(path: Path, asked: PoolingMode | None) -> PoolingMode:
 
 
 def _dense(path: Path, values: dict[str, Any]) -> Dense:
-    """Build the module. Raises `ModelError` unless it replaces the sentence vector."""
     vector = "sentence_embedding"
     check_kept(path, values, module_input_name=(vector,), module_output_name=(None, vector), use_residual=(False,))
     activation = str(values.get("activation_function", "Tanh")).rpartition(".")[2].removesuffix("()")
@@ -393,12 +389,9 @@ def save_encoder(
 ) -> Path:
     """Save a model for `SentenceTransformer` and `AutoModel`; keep graphs exported from the same model.
 
-    Args:
-        encoder: The model.
-        folder: Replaced completely, or left unchanged on failure.
-        model_card: Text of README.md.
-        origin: Content of origin.json.
-        records: Further text files: content by file name.
+    folder: Replaced completely, or left unchanged on failure.
+    model_card: Text of README.md.
+    records: Further text files: content by file name.
 
     Raises:
         ModelError: There is no tokenizer.

@@ -290,25 +290,22 @@ class RunStore:
 
 
 class StoredRows:
-    """A file of rows, written in chunks with a checksum each; the caller locks the folder."""
+    """A file of rows, written in chunks with a checksum each; the caller locks the folder.
+
+    Args:
+        file: File of rows; checksums are in a file of the same name with the suffix .jsonl.
+        made_from: Everything that determines the rows.
+        chunk: Rows per chunk.
+        header: Bytes before the rows.
+
+    Raises:
+        UsageError: The rows have another `made_from`, or the disk is too small.
+        FileProblemError: The file cannot be read or written.
+    """
 
     def __init__(
         self, file: Path, made_from: dict[str, Any], *, num_rows: int, row_bytes: int, chunk: int, header: bytes = b""
     ) -> None:
-        """Open or begin the file.
-
-        Args:
-            file: File of rows; checksums are in a file of the same name with the suffix .jsonl.
-            made_from: Everything that determines the rows.
-            num_rows: Total rows.
-            row_bytes: Size of a row.
-            chunk: Rows per chunk.
-            header: Bytes before the rows.
-
-        Raises:
-            UsageError: The rows have another `made_from`, or the disk is too small.
-            FileProblemError: The file cannot be read or written.
-        """
         self.file, self._row_bytes, self._header = file, row_bytes, header
         self._rows = {start: min(chunk, num_rows - start) for start in range(0, num_rows, chunk)}  # rows per chunk
         self._journal = file.with_suffix(".jsonl")

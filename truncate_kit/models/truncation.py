@@ -51,10 +51,8 @@ def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) 
     Its token states equal the result of these blocks in order and the final norm if there is one, bitwise on the CPU in
     float32. Poolings and heads over layers are removed unless all blocks stay.
 
-    Args:
-        encoder: Left unchanged.
-        blocks: Numbers from 1 to L in rising order.
-        copy_weights: False: share the weights with `encoder`.
+    blocks: Numbers from 1 to L in rising order.
+    copy_weights: See `truncate`.
 
     Raises:
         LayerOutOfRangeError: A block does not exist.
@@ -162,7 +160,7 @@ def _kept_names(config: PretrainedConfig, weights: Iterable[str], blocks: Sequen
 def parameters_kept(config: PretrainedConfig) -> tuple[int | None, ...]:
     """Count the parameters of a model cut at each layer 0 … L, pooler excluded; None if a cut is impossible.
 
-    config: The configuration of the backbone, such as `encoder.backbone.config`.
+    config: `encoder.backbone.config`.
     """
     held, pooler = layers_held(config), f"{family_of(config).pooler}."
     named = _meta_model(config).named_parameters()
@@ -179,13 +177,9 @@ def _meta_model(config: PretrainedConfig) -> Any:
 
 
 def paper_parameters(config: PretrainedConfig, layer: int) -> int:
-    """Count parameters of embeddings and first blocks as in the TMFT paper (Tables 1 and 2).
+    """Count parameters of embeddings and blocks 1 … layer as in the TMFT paper (Tables 1 and 2).
 
     Excluded: ELECTRA's `embeddings_project`, DeBERTa's `rel_embeddings` and convolution, final norms and poolers.
-
-    Args:
-        config: The configuration of the backbone, such as `encoder.backbone.config`.
-        layer: Number of first blocks.
     """
     if not 0 <= layer <= config.num_hidden_layers:
         raise LayerOutOfRangeError(layer, config.num_hidden_layers)
@@ -204,13 +198,7 @@ def keep_words(encoder: Encoder, texts: Sequence[str]) -> Encoder:
     """Return a copy of the encoder with only the word pieces that these texts need, see `kept_pieces`.
 
     Texts made of kept pieces keep their vectors, bitwise on the CPU in float32. Other texts are split into kept pieces.
-
-    Args:
-        encoder: Left unchanged.
-        texts: All of their pieces stay.
-
-    Raises:
-        ModelError: The tokenizer cannot be reduced.
+    Raises `ModelError` if the tokenizer cannot be reduced.
     """
     rows = piece_ids(encoder, texts)
     pieces = kept_pieces(encoder, set().union(*rows))
@@ -308,7 +296,6 @@ def _for_word_piece(tokenizer: PreTrainedTokenizerBase, model: State, _: set[str
 
 
 def _is_word(tokenizer: Any, text: str) -> bool:
-    """Return whether the tokenizer may treat this text as one word."""
     normalizer, splitter = tokenizer.backend_tokenizer.normalizer, tokenizer.backend_tokenizer.pre_tokenizer
     kept = normalizer is None or normalizer.normalize_str(text) == text
     return kept and (splitter is None or len(splitter.pre_tokenize_str(text)) == 1)
@@ -454,15 +441,10 @@ def layer_states(
 ) -> Tensor:
     """Return the states of all layers in the order of `texts`, (L', n, d) float32 on the CPU.
 
-    Args:
-        encoder: The model.
-        texts: Texts to encode.
-        pooling: By default the encoder's `state_pooling`.
-        raw: Omit the final norm, see `Encoder.hidden_states`.
-        up_to: Highest layer to compute, by default the last.
-        prompt: Prepend the model's default prompt.
-        batch_size: Most texts per batch.
-        progress: See `ProgressOption`.
+    pooling: By default the encoder's `state_pooling`.
+    raw: Omit the final norm, see `Encoder.hidden_states`.
+    up_to: Highest layer to compute, by default the last.
+    prompt: Prepend the model's default prompt.
 
     Raises:
         UsageError: Invalid pooling, batch size or text.
