@@ -103,7 +103,7 @@ def a_sweep() -> SweepResult:
         ),
         rankings={"probe": tuple((layer, 40.0 + layer) for layer in range(9))},
         certainty=Certainty(
-            best=5, alike=(4, 5), compared=(4, 5, 6), low=(-1.0, 0.0, 1.0), high=(2.0, 0.0, 3.0), seeds=2,
+            best=5, alike=(4, 5), compared=(4, 5, 6), lead=1.2, seeds=2, number=1500,
         ),
     )  # fmt: skip
 

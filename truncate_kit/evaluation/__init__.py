@@ -1,7 +1,4 @@
-"""Reports of the evaluation suites. Importing this module does not import torch.
-
-Encoders must give one vector per text (else `ModelError`) without NaN or infinity (else `DataError`).
-"""
+"""Reports of the evaluation suites. Importing this module does not import torch."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -93,8 +93,11 @@ def evaluate_mteb(
 
     Scores are means over splits and subsets, as in MTEB; seconds exclude data loading.
 
-    tasks: Names such as STSBenchmark, or task objects.
-    model: Name in the report.
+    Args:
+        encoder: Anything with `.encode(texts)`.
+        tasks: Names such as STSBenchmark, or task objects.
+        model: Name in the report.
+        progress: True for bars and logs, or a callable.
 
     Raises:
         UsageError: There is no task, or a task is unknown or not on text.

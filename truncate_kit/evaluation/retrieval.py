@@ -78,7 +78,10 @@ def store_set(queries: Tensor, documents: Tensor, measure: str, form: VectorForm
 
 
 def encode_set(encoder: TextEncoder, data: RetrievalSet, progress: Progress) -> EncodedSet:
-    """Encode both sides with the model's query and document prompts. Raises `ModelError` for an unknown measure."""
+    """Encode queries and documents with the model's query and document prompts.
+
+    Raises `ModelError` for an unknown measure, `DataError` for vectors that are not finite.
+    """
     measure = measure_of(encoder)
     asked, searched = side_prompt(encoder, QUERY_PROMPTS), side_prompt(encoder, DOCUMENT_PROMPTS)
     if asked == searched:
@@ -208,12 +211,18 @@ def evaluate_retrieval(
 ) -> SuiteReport:
     """Search all documents for each query, exactly; report nDCG, MRR and recall of the first `top`, with intervals.
 
-    model: Name in the report.
-    form: Storage format of the vectors, by default float32.
+    Args:
+        encoder: Anything with `.encode(texts)`; its prompts are used.
+        data: Set from `read_retrieval`.
+        model: Name in the report.
+        top: Number of documents scored per query.
+        form: Storage format of the vectors, by default float32.
+        progress: True for bars and logs, or a callable.
 
     Raises:
         UsageError: `top` is out of bounds, or `form` loses lengths that the measure needs.
         ModelError: The model's measure is unknown.
+        DataError: Vectors are not finite.
     """
     form = form or VectorFormat()
     encoded = encode_set(encoder, data, reporter(progress))
@@ -262,9 +271,13 @@ def compare(
 
     Vectors are float32 and int8.
 
-    lean: A truncated model, distilled on the full model's vectors.
-    names: Names in the report.
-    top: Number of documents scored per query.
+    Args:
+        full: The model that encoded the index.
+        lean: A truncated model, distilled on the full model's vectors.
+        data: Set from `read_retrieval`.
+        names: Names in the report.
+        top: Number of documents scored per query.
+        progress: True for bars and logs, or a callable.
     """
     progress = reporter(progress)
     sides = {"full": encode_set(full, data, progress), "lean": encode_set(lean, data, progress)}
@@ -350,10 +363,14 @@ def score_retrieval(
     The query itself is skipped as a document. MRR@10 is 0 without an answer among ten documents. Times are medians for
     one query; index sizes include the vectors.
 
-    model: Name in the report.
-    lists: Most IVF lists; fewer if lists would average below `TEXTS_PER_LIST` texts.
-    probes: Lists searched for each query.
-    threads: CPU threads of the search.
+    Args:
+        encoder: Anything with `.encode(texts)`.
+        data: Set from `read_retrieval`.
+        model: Name in the report.
+        lists: Most IVF lists; fewer if lists would average below `TEXTS_PER_LIST` texts.
+        probes: Lists searched for each query.
+        threads: CPU threads of the search.
+        progress: True for bars and logs, or a callable.
 
     Raises:
         MissingExtraError: FAISS is not installed.
@@ -400,5 +417,6 @@ def score_retrieval(
 
 
 def _median_seconds(call: Callable[[int], object], rows: Sequence[int]) -> float:
+    """Return the median seconds of one call, after a warm-up."""
     call(rows[0])
     return statistics.median(timeit(partial(call, row), number=1) for row in rows)

@@ -194,10 +194,13 @@ def view_sweep_result(result: SweepResult) -> View:
 
 def certainty_in_words(sure: Certainty) -> str:
     """Describe which layers cannot be told apart on dev, and which were not compared."""
-    by = f"95 % intervals over dev pairs{' and seeds' if sure.seeds > 1 else '; one seed'}"
-    sentence = f"Layer {sure.best} is better on dev than every other layer that was compared ({by})."
-    if len(sure.alike) > 1:
+    by = f"95 %, over {sure.unit} and seeds" if sure.seeds > 1 else "one seed; another may choose another layer"
+    if sure.warning:
+        sentence = sure.warning
+    elif len(sure.alike) > 1:
         sentence = f"Layers {listed(sure.alike)} cannot be told apart on dev ({by}); {sure.alike[0]} is the smallest."
+    else:
+        sentence = f"Layer {sure.best} is better on dev than every other layer that was compared ({by})."
     for layers, why in ((sure.not_trained, "not fully trained"), (sure.fewer_seeds, "trained with fewer seeds")):
         sentence += f" Not compared, {why}: {layers_in_words(layers)}." if layers else ""
     return sentence

@@ -141,6 +141,10 @@ class Evaluator:
         """Score vectors (n, d) of `texts()`."""
         raise NotImplementedError
 
+    def resampled(self, vectors: Tensor) -> tuple[float, ...]:
+        """Score `DRAWS` bootstrap resamples, the same for every encoder, if there are labels."""
+        return ()
+
     def interval_of(self, vectors: Tensor) -> tuple[float, float] | None:
         """Return the bootstrap 95 % interval, if there are labels."""
         return None

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from truncate_kit.core.errors import DataError, counted
 from truncate_kit.core.results import SEARCH_METRICS
+from truncate_kit.core.vectors import DRAWS, draw_counts
 from truncate_kit.data.pairs import PairSet, PairSplits, TextPair
 from truncate_kit.data.retrieval import (
     FEWEST_QUERIES,
@@ -43,6 +44,11 @@ class RetrievalEvaluator(Evaluator):
     def score_of(self, vectors: Tensor) -> Scores:
         """Return the mean metric over the queries, × 100."""
         return float(self.scores(vectors, vectors).mean()), None
+
+    def resampled(self, vectors: Tensor) -> tuple[float, ...]:
+        """Return the means of `DRAWS` bootstrap resamples of the queries."""
+        scores = self.scores(vectors, vectors)
+        return tuple((draw_counts(len(scores), DRAWS) @ scores / len(scores)).round(3).tolist())
 
     def interval_of(self, vectors: Tensor) -> tuple[float, float]:
         """Return the bootstrap 95 % confidence interval of the mean."""

@@ -38,7 +38,7 @@ class PairLabels:
     Attributes:
         texts: Texts to exclude from training.
         chosen_by: The pairs before splitting, if dev pairs select the blocks.
-        num_seen: Excluded test pairs, which the full model has seen.
+        num_seen: Number of test pairs excluded because the full model has seen them.
     """
 
     metric = "Spearman × 100 on dev"
@@ -60,11 +60,11 @@ class PairLabels:
         self.chosen_by = None if data.dev is None else whole
 
     def judge(self, encoder: Encoder) -> Evaluator | None:
-        """Return the evaluator on the dev pairs."""
+        """Return the evaluator on the dev pairs, tokenised for `encoder`."""
         return None if self._dev is None else PairEvaluator(encoder, self._dev)
 
     def seen(self) -> Keys:
-        """Return the dev pairs' keys."""
+        """Return the keys of the dev pairs."""
         return NO_KEYS if self._dev is None else keys_of(self._dev)
 
     def report(self, full: Encoder, lean: Encoder) -> HeldOutScores | None:
@@ -92,15 +92,15 @@ class QueryLabels:
         self.fingerprint = data.fingerprint() + scored_as(data, full)
 
     def judge(self, encoder: Encoder) -> Evaluator:
-        """Return the evaluator on the selection queries."""
+        """Return the evaluator on the selection queries, tokenised for `encoder`."""
         return RetrievalEvaluator(encoder, self._data, halved(self._data)[0])
 
     def seen(self) -> Keys:
-        """Return the selection queries' keys."""
+        """Return the keys of the selection queries."""
         return query_keys(choosing_queries(self._data))
 
     def report(self, full: Encoder, lean: Encoder) -> HeldOutScores:
-        """Compare both models on the report queries."""
+        """Compare both models on the other half of the queries."""
         queries, same = halved(self._data)[1], lean.backbone.config.vocab_size == full.backbone.config.vocab_size
         judge = RetrievalEvaluator(full, self._data, queries)
         ids = judge.texts()
@@ -161,7 +161,7 @@ def own_pairs_of(workspace: Workspace) -> PairSplits | None:
     try:
         store = TextStore(workspace.folder / FOLDER)
         teacher = teacher_of(load_encoder(workspace.full), result.settings.layer)
-        if store.counts != result.texts:  # from another, stopped distillation
+        if store.counts != result.texts:  # texts of another, stopped distillation
             return None
         halves = [store.read(half.tolist()) for half in held_out_places(len(store), result.settings)[:2]]
         return _splits(teacher, halves, f"cosines of {result.model}", NOTE)

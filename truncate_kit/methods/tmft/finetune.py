@@ -1,5 +1,6 @@
 """Run TMFT: train layers, choose one, compare it with the full model, and save both."""
 
+import logging
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from truncate_kit.core.errors import capitalized
 from truncate_kit.core.files import local_path
 from truncate_kit.core.progress import Engine, WatchOption, watcher_of
-from truncate_kit.core.vectors import FEWEST_COMPARED, interval
+from truncate_kit.core.vectors import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, LEVEL, RESAMPLES
 from truncate_kit.core.workspace import RESULT_FILES, place_in_words
 from truncate_kit.data.pairs import PairSplits, splits_for
 from truncate_kit.data.seen import seen_before
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.methods.priors import WordPrior
 
+_logger = logging.getLogger(__name__)
+EQUAL = 1e-6  # points; least standard error of a difference
 HALVING = 3  # each round keeps a third of the layers for three times the epochs
 FORWARD_SHARE = 3  # a forward pass without gradients costs 1/3 of a training step
 RACE_SHARE = 0.1  # largest cost of ranking and racing, relative to an exhaustive search
@@ -73,7 +76,7 @@ def finetune(
         data: Train, dev and test pairs with the targets of the objective.
         out: Output folder for `lean/`, `full/`, `sweep.json` and `trials/`; repeat the call to resume.
         settings: Layers, strategy, pick rule and seeds.
-        training: Trial settings.
+        training: Settings of every trial.
         prediction: Predicted drop, for the pick rule `robust` and the strategy `cka`.
         prior: Training before each trial.
         teacher: Model that gives target vectors, in addition to the labels.
@@ -129,7 +132,15 @@ def sweep_prediction(
 ) -> "DropPrediction | None":
     """Predict a drop for `finetune` from training pairs alone, as the other pairs choose and report.
 
-    Returns None if layers are named, graded train pairs are missing, or `predicted_drop` returns no drop.
+    Args:
+        encoder: Model to cut.
+        data: Pairs; only the train split is read.
+        settings: Settings of the sweep.
+        training: Settings of every trial.
+        max_length: Maximum tokens per text.
+
+    Returns:
+        The prediction; None if layers are named, graded train pairs are missing, or `predicted_drop` returns no drop.
     """
     train, settings, training = data.train, settings or SweepSettings(), training or TrainingSettings()
     if train is None or settings.layers not in ("auto", "all") or training.row.data != "scores":
@@ -140,12 +151,12 @@ def sweep_prediction(
 
 
 class Search:
-    """Strategies to find the layer to keep; each method returns a layer.
+    """Strategies to find the layer to keep; each method returns this layer.
 
     Attributes:
         trials: Trials with fewer epochs, or stopped early.
         cost: Blocks × training steps, without full trials of the chosen layer.
-        words: Reason for the layer, if no trained layers were compared.
+        words: Reason for the layer, of strategies that compare no trained layers.
         rankings: Scores by strategy and layer.
     """
 
@@ -210,7 +221,7 @@ class Search:
         return chosen
 
     def before_drop(self) -> int:
-        """Return the deepest layer before the predicted drop, else the last layer."""
+        """Return the deepest layer before the predicted drop; if no drop is predicted, the last layer."""
         drop, self.words = self._picker.drop_from, "the deepest layer before the predicted drop"
         if drop is None:
             self.words = "the last; no drop predicted"
@@ -320,6 +331,7 @@ class _Sweep:
         return result
 
     def _scored_by(self) -> dict[str, str]:
+        """Return result fields: the retrieval set's name, or a sentence about test pairs seen before."""
         runner = self.runner
         if runner.retrieval is not None:
             return {"retrieval": runner.retrieval.name}
@@ -327,9 +339,15 @@ class _Sweep:
         return {"seen_before": seen_before(runner.whole.evaluation, {model.name: model.seen for model in models})}
 
     def _certainty(self, layers: Collection[int], seed: int, own: Sequence[Trial]) -> Certainty | None:
-        if len(splits_for(self.runner.task.data, seed).dev or ()) < FEWEST_COMPARED:
-            return None
-        return certainty([trial for trial in own if trial.layer in layers], self.layers, self.settings.seeds)
+        """Compare these layers on dev; warn if the choice among several may be chance."""
+        runner, trials = self.runner, [trial for trial in own if trial.layer in layers]
+        number, unit = len(splits_for(runner.task.data, seed).dev or ()), "dev pairs"
+        if runner.retrieval is not None:
+            number, unit = len(runner.choosing), "queries"
+        found = certainty(trials, self.layers, self.settings.seeds, number=number, unit=unit)
+        if found is not None and found.warning and len(self.layers) > 1:
+            _logger.warning(found.warning)
+        return found
 
     def _reason(self, search: Search, layer: int, strategy: str | None, rule: Picker) -> str:
         depth, blocks, named = self.full.full.depth, self.blocks, self.settings.layers not in ("auto", "all")
@@ -367,11 +385,24 @@ class _Sweep:
             result.write(place / RESULT_FILES["finetune"])
 
 
-def certainty(trials: Sequence[Trial], layers: Sequence[int] = (), seeds: Sequence[int] = ()) -> Certainty | None:
-    """Compare layers with the best one by a paired bootstrap over dev pairs and the variance over seeds.
+def certainty(
+    trials: Sequence[Trial],
+    layers: Sequence[int] = (),
+    seeds: Sequence[int] = (),
+    *,
+    number: int,
+    unit: str = "dev pairs",
+) -> Certainty | None:
+    """Return which layers may be the best on dev; see `best_layers`.
 
-    Returns None if fewer than two layers with `dev_draws` share a seed. `layers` are all candidates. If at least two
-    layers have all of `seeds`, only these layers are compared.
+    Returns None if fewer than two layers with `dev_draws` share a seed.
+
+    Args:
+        trials: Full trials of one model.
+        layers: All candidates.
+        seeds: If at least two layers have all of these seeds, only such layers are compared.
+        number: Pairs or queries on dev; if too few, no layer is told from another.
+        unit: What they are.
     """
     held = {(trial.layer, trial.seed): trial for trial in trials if trial.dev_draws}
     trained = {trial.layer for trial in trials}
@@ -381,51 +412,64 @@ def certainty(trials: Sequence[Trial], layers: Sequence[int] = (), seeds: Sequen
         compared, shared = whole, list(seeds)
     else:
         shared = [seed for seed in {seed for _, seed in held} if all((layer, seed) in held for layer in compared)]
-    if len(compared) < 2 or not shared:
+    few = number < (FEWEST_COMPARED if unit == "dev pairs" else FEWEST_COMPARED_QUERIES)
+    if not shared or len(compared) < (1 if few else 2):
         return None
     shared.sort()
-    means = {layer: np.mean([held[layer, seed].dev for seed in shared]) for layer in compared}
-    best = max(compared, key=lambda layer: (means[layer], -layer))
-    scores = {layer: np.array([held[layer, seed].dev_draws for seed in shared]) for layer in compared}
-    spread = spread_over_seeds([scores[layer].mean(1) for layer in compared])
-    leads = [means_over_seeds(scores[best] - scores[layer], spread if layer != best else (0, 0)) for layer in compared]
-    low, high = zip(*([round(end, 3) for end in interval(lead)] for lead in leads), strict=True)
+    scores = np.array([[held[layer, seed].dev for seed in shared] for layer in compared])
+    best, alike, lead = int(scores.mean(1).argmax()), list(range(len(compared))), None
+    if not few:
+        alike, lead = best_layers(
+            scores, np.array([[held[one, seed].dev_draws for seed in shared] for one in compared])
+        )
     return Certainty(
-        best=best,
-        alike=tuple(layer for layer, least in zip(compared, low, strict=True) if least <= 0),
+        best=compared[best],
+        alike=tuple(compared[place] for place in alike),
         compared=tuple(compared),
-        low=low,
-        high=high,
+        lead=lead,
         seeds=len(shared),
+        number=number,
+        unit=unit,
         not_trained=tuple(sorted({*layers} - trained)),
         fewer_seeds=tuple(sorted({*layers} & trained - {*compared})),
     )
 
 
-def spread_over_seeds(means: Sequence[NDArray[np.float64]]) -> tuple[float, int]:
-    """Return the variance over seeds of the difference of two layers, and degrees of freedom; (0, 0) for one seed.
+def best_layers(scores: NDArray[np.float64], draws: NDArray[np.float64]) -> tuple[list[int], float]:
+    """Return the places of a set that holds every best layer with a probability of `LEVEL`, and the lead it takes.
 
-    The residuals of `means` (layers, seeds) are pooled over layers, as each layer has few seeds.
+    This is the model confidence set by the largest difference (Hansen, Lunde and Nason 2011, T_R in section 3.1.2): the
+    worst layer leaves as long as the largest lead, in standard errors, exceeds the quantile of its bootstrapped
+    maximum. Simulated in `benchmarks.intervals`.
+
+    Args:
+        scores: Dev scores (layers, seeds) in points.
+        draws: Scores (layers, seeds, resamples) of the same bootstrap resamples of dev.
+
+    Returns:
+        Places, sorted, and the median lead in points at which the best layer is told from another one.
     """
-    table = np.array(means)
-    freedom = (table.shape[0] - 1) * (table.shape[1] - 1)
-    rest = table - table.mean(0) - table.mean(1, keepdims=True) + table.mean()
-    return 2 * float((rest**2).sum()) / max(1, freedom), freedom
-
-
-def means_over_seeds(draws: NDArray[np.float64], spread: tuple[float, int]) -> NDArray[np.float64]:
-    """Return resampled means over seeds of differences (seeds, resamples), widened by `spread`.
-
-    The width follows Student's t, as resampling two or three seeds gives far too narrow intervals. Layers that vary
-    more than the pooled `spread` keep their own variance.
-    """
-    from scipy.stats import t as student_t  # slow to import
-
-    means, (pooled, freedom) = np.array(draws.mean(0)), spread
-    if not freedom:
-        return means
-    variance = max(pooled, float(draws.mean(1).var(ddof=1))) / len(draws)
-    # Quantiles of t in random order: random draws would make the ends of the interval vary.
-    places = (np.arange(len(means)) + 0.5) / len(means)
-    moved = np.random.default_rng(0).permutation(student_t.ppf(places, freedom))
-    return np.array(means + moved * np.sqrt(variance))
+    (count, seeds), means, resampled = scores.shape, scores.mean(1), draws.mean(1)
+    noise, covariance = resampled - resampled.mean(1, keepdims=True), np.cov(resampled)
+    if freedom := (count - 1) * (seeds - 1):
+        # Student's t over seeds, pooled over layers, as each has few; a layer that varies more keeps its own variance.
+        rest = (scores - scores.mean(0) - scores.mean(1, keepdims=True) + scores.mean()) ** 2
+        own = rest.sum(1) / (seeds - 1) * count / (count - 1)
+        variance = np.maximum(own, rest.sum() / freedom) / seeds
+        covariance = covariance + np.diag(variance)
+        generator = np.random.default_rng(0)
+        noise = np.repeat(noise, -(-RESAMPLES // noise.shape[1]), axis=1)
+        moved = generator.standard_normal(noise.shape) * np.sqrt(variance)[:, None]
+        noise = noise + moved / np.sqrt(generator.chisquare(freedom, noise.shape[1]) / freedom)
+    spread = np.diag(covariance)
+    error = np.sqrt(np.maximum(spread[:, None] + spread - 2 * covariance, EQUAL**2))
+    left, quantile = list(range(count)), 0.0
+    while len(left) > 1:
+        moves, apart = noise[left], error[np.ix_(left, left)]
+        quantile = float(np.quantile(((moves - moves[:, None]) / apart[..., None]).max((0, 1)), LEVEL))
+        behind = ((means[left] - means[left][:, None]) / apart).max(1)
+        if behind.max() <= quantile:
+            break
+        left.pop(int(behind.argmax()))
+    others = np.delete(error[means.argmax()], means.argmax())
+    return left, round(quantile * float(np.median(others)), 3)

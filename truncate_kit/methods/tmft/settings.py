@@ -28,6 +28,7 @@ DEFAULT_RULE = "best-dev"
 # Bonus in points at the last layer after short training, as deep layers learn later; without the bonus, `rankings`
 # picks far worse layers (benchmarks/pick).
 UNFINISHED_BONUS = 4.0
+CHANCE = 5.0  # points; a choice among layers that a smaller lead cannot tell apart may be chance
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,7 @@ class Picker:
         return self if self.bonus or self.choose else replace(self, ahead=UNFINISHED_BONUS)
 
     def pick(self, dev: Mapping[int, float]) -> int:
-        """Pick a layer by dev scores in points; a tie goes to the lower layer."""
+        """Return the layer picked by dev scores in points; a tie goes to the lower layer."""
         scores, bound, allowed = self._compared(dev)
         close = [layer for layer in allowed if scores[layer] >= bound]
         return self.choose(close) if self.choose and close else next(iter(scores))
@@ -65,6 +66,7 @@ class Picker:
         return sorted(order[:keep])
 
     def __str__(self) -> str:
+        """Describe the rule for the user."""
         bounded = self.before_drop and self.drop_from is not None
         before = f" and before the predicted drop (layer {self.drop_from})" if bounded else ""
         return self.words.format(within=in_points(self.within)) + before
@@ -93,7 +95,7 @@ _WITHIN = ", ".join(f"{row.within:g} for {row.name}" for row in _RULES if row.wi
 def picker(
     rule: str = DEFAULT_RULE, within: float | None = None, drop_from: int | None = None, depth: int | None = None
 ) -> Picker:
-    """Return the named pick rule; `within` defaults to the rule's points."""
+    """Return the pick rule of this name; `within` defaults to the points of the rule."""
     row = PICK_RULES[rule]
     return replace(row, within=row.within if within is None else within, drop_from=drop_from, depth=depth)
 
@@ -140,16 +142,29 @@ def parse_layers(text: str, held: Sequence[int], depth: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Certainty(Result):
-    """Comparison of layers with the best one on dev, by 95 % intervals of the difference."""
+    """Comparison of layers with the best one on dev."""
 
     best: int  # best mean dev score
-    alike: tuple[int, ...]  # layers with 0 in the interval, so possibly the best; sorted
+    alike: tuple[int, ...]  # layers that may be the best, see `best_layers`; sorted
     compared: tuple[int, ...]  # layers fully trained with the same seeds; sorted
-    low: tuple[float, ...]  # lower ends of the intervals, in the order of `compared`
-    high: tuple[float, ...]  # upper ends
+    lead: float | None  # points by which a layer must lead; None: too few pairs or queries to compare
     seeds: int
+    number: int  # of `unit` that chose
+    unit: str = "dev pairs"
     not_trained: tuple[int, ...] = ()  # candidates without full training
     fewer_seeds: tuple[int, ...] = ()  # fully trained with too few seeds
+
+    @property
+    def warning(self) -> str | None:
+        """Return a sentence if the choice may be chance."""
+        if self.lead is None:
+            return f"The choice rests on {self.number} {self.unit}, too few to tell layers apart."
+        if self.alike != self.compared or self.lead < CHANCE:
+            return None
+        return (
+            f"The choice rests on {self.number:,} {self.unit}, too few to tell these layers apart: "
+            f"a lead of {self.lead:.1f} points would be needed."
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,14 +195,14 @@ class SweepResult(Result):
     training: TrainingSettings
     learning_rate: float
     layers: tuple[LayerScores, ...]  # fully trained layers, in ascending order
-    search: tuple[Trial, ...]  # shorter or stopped trials
-    trials: tuple[Trial, ...]  # full trials, also of the full model
+    search: tuple[Trial, ...]  # shorter or stopped trials of the search
+    trials: tuple[Trial, ...]  # full trials, including the full model's
     chosen: int
     chosen_seed: int  # best on dev
     full: LayerScores  # the full model with the same budget
     prediction: DropPrediction | None
-    choice: str  # reason
-    metric: str
+    choice: str  # reason, in words
+    metric: str  # in words
     search_cost: int  # blocks × training steps, without full trials of the chosen layer
     exhaustive_cost: int  # the same for a search over all layers and seeds
     seconds: float  # of the call
@@ -201,12 +216,12 @@ class SweepResult(Result):
 
     @property
     def lean(self) -> LayerScores:
-        """Return the chosen layer's scores."""
+        """Return the scores of the chosen layer."""
         return next(row for row in self.layers if row.layer == self.chosen)
 
     @property
     def rows(self) -> list[LayerScores]:
-        """Return `layers` and `full`, ascending."""
+        """Return the scores of the full model and all fully trained layers, in ascending order."""
         return sorted({row.layer: row for row in (*self.layers, self.full)}.values(), key=lambda row: row.layer)
 
     def place(self, layer: int) -> str:

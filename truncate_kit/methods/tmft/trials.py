@@ -21,7 +21,7 @@ from truncate_kit.methods.tmft.settings import LayerScores, parse_layers
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches, original_order
 from truncate_kit.models.store import RunStore, checkpoint_of, encoder_digest, run_key
 from truncate_kit.models.truncation import keep, layers_held, parameters_kept, truncate, truncated_config
-from truncate_kit.training.examples import LabelledTask, PairEvaluator, Pairs, scored_as
+from truncate_kit.training.examples import LabelledTask, Pairs, scored_as
 from truncate_kit.training.loop import Evaluator, Examples, Ids, TrainingRun
 from truncate_kit.training.settings import TrainingSettings, Trial, check_diverged, trial_name, trial_scores
 
@@ -60,7 +60,11 @@ def exit_vectors_of(
 
 
 class MultiExit(Examples, Evaluator):
-    """Training examples and evaluator for several layers at once, with one head per layer."""
+    """Training examples and evaluator for several layers at once, with one head per layer.
+
+    Args:
+        trials: Examples and evaluators of the same pairs, by layer.
+    """
 
     def __init__(self, trials: Mapping[int, tuple[Pairs, Evaluator, Evaluator]]) -> None:
         self._layers, self._exits = list(trials), [pairs for pairs, _, _ in trials.values()]
@@ -73,11 +77,11 @@ class MultiExit(Examples, Evaluator):
         return len(self._any)
 
     def lengths(self) -> list[int]:
-        """Count the tokens of each pair's longer text."""
+        """Return the token count of each pair's longer text."""
         return self._any.lengths()
 
     def texts(self) -> list[Ids]:
-        """Return all token ids, including held-out texts."""
+        """Return the token ids of all texts, including held-out ones."""
         return [*self._any.texts(), *self._held_out[0].texts()]
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
@@ -96,7 +100,7 @@ class MultiExit(Examples, Evaluator):
         return self._scores(exit_vectors_of(encoder, self._held_out[0].texts(), self._layers))
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Return the mean score over the layers."""
+        """Return the mean score over the layers; no Pearson correlation."""
         return fmean(self.by_layer(encoder).values()), None
 
     def probe(self, encoder: Encoder, seed: int, progress: Progress = silent) -> Scores:
@@ -175,8 +179,9 @@ class TrialWork:
     def perform(self, order: TrialOrder | RankingOrder, send: Send) -> Any:
         """Run one trial or ranking; send steps and `TrialEvent`s.
 
-        Returns a ranking's scores by layer, or a trial's record (or the error if training diverged) and, with
-        `order.keep_weights`, its weights as bytes.
+        Returns:
+            For a ranking, the scores by layer. For a trial, its record (or the error if training diverged), and the
+                weights as bytes if `order.keep_weights`.
         """
 
         def progress(task: str, done: int, total: int) -> None:
@@ -227,7 +232,7 @@ class TrialWork:
         if stop_after is None:
             vectors = encoder.encode_ids(dev.texts())
             on_dev = dev.score_of(vectors)
-            draws = dev.resampled(vectors) if isinstance(dev, PairEvaluator) and not order.searching else ()
+            draws = () if order.searching else dev.resampled(vectors)
         return Trial(
             layer=layer,
             seed=seed,
@@ -242,8 +247,13 @@ class TrialWork:
 class TrialRunner:
     """Runs trials of one model on labelled pairs; only this object writes to their store, not the workers.
 
-    Most arguments are those of `finetune`. `folder` contains one store for each combination of model, data and
-    settings; `keeps_weights` keeps the weights of every full trial.
+    Args:
+        full: The full model.
+        data: As for `finetune`, as are `prior`, `teacher`, `teacher_weight`, `retrieval` and `engine`.
+        settings: Settings of every trial.
+        folder: Contains one store for each combination of model, data and settings.
+        watcher: Receives steps, epochs and finished trials.
+        keeps_weights: Keep the weights of every full trial.
     """
 
     def __init__(
@@ -262,11 +272,11 @@ class TrialRunner:
         keeps_weights: bool = False,
     ) -> None:
         self.full, self.whole, self.settings, self.prior = full, data, settings, prior
-        self.teacher, self.retrieval, self._choosing, queries = teacher, retrieval, list[str](), None
+        self.teacher, self.retrieval, self.choosing, queries = teacher, retrieval, list[str](), None
         if retrieval is not None:
             from truncate_kit.training.queries import choosing_queries, halves
 
-            queries, self._choosing = halves(full, retrieval), [*choosing_queries(retrieval)]
+            queries, self.choosing = halves(full, retrieval), [*choosing_queries(retrieval)]
             # A document can answer many queries, so judged pairs are excluded only for their queries.
             data = data.without_texts(retrieval.asked if settings.row.data == "judged" else retrieval.held_out)
         self.task = LabelledTask(full, data, settings.objective, teacher, teacher_weight, queries)
@@ -281,7 +291,7 @@ class TrialRunner:
         self._work = TrialWork(full, self.task, settings, prior, self.store.folder)
 
     def run_all(self, places: Iterable[tuple[int, int]], **options: Any) -> tuple[Trial, ...]:
-        """Return the trials in order; see `as_finished`."""
+        """Return the trials of these layers and seeds, in order; see `as_finished`."""
         places = tuple(places)
         done = {(trial.layer, trial.seed): trial for trial in self.as_finished(places, **options)}
         return tuple(done[place] for place in places)
@@ -300,7 +310,7 @@ class TrialRunner:
 
         Args:
             places: Layers and seeds.
-            epochs: Shorter budget of search trials, without a test score; by default the full budget.
+            epochs: Shorter budget of search trials, which have no test score; by default the full budget.
             stop_after: Epochs to run now, without a test score.
             keep_weights: Store weights; a stored trial without weights runs again and keeps its record.
         """
@@ -333,6 +343,7 @@ class TrialRunner:
         check_diverged(diverged)
 
     def _stored(self, order: TrialOrder) -> Trial | None:
+        """Return the stored trial, cut to `stop_after` epochs; None if missing."""
         whole, stop_after = self.store.read(order.name, Trial), order.stop_after
         if whole is None and stop_after is not None:
             return self.store.read(trial_name(order.layer, order.seed, order.epochs, stop_after), Trial)
@@ -347,7 +358,7 @@ class TrialRunner:
 
     def learned(self, seed: int) -> Keys:
         """Return the keys of all pairs and queries that this seed's model was trained or selected on."""
-        queries, teacher, prior = [*self._choosing], self.teacher, self.prior
+        queries, teacher, prior = [*self.choosing], self.teacher, self.prior
         if self.settings.row.data == "judged":
             queries += {pair.first for pair in self.task.data.train or ()}
         pairs = keys_of(*(part for split, part in splits_for(self.task.data, seed).items() if split != "test"))
@@ -367,7 +378,7 @@ class TrialRunner:
             self.watcher.progress(*message)
 
     def steps(self, epochs: int) -> int:
-        """Count the optimiser steps."""
+        """Return the optimiser steps of a number of epochs."""
         return epochs * -(-self.task.num_examples // self.settings.batch_size)
 
     def read_earlier(self, layers: Sequence[int], seeds: Sequence[int]) -> tuple[Trial, ...]:
@@ -428,7 +439,7 @@ def scores_by_layer(encoder: Encoder, trials: Sequence[Trial]) -> tuple[LayerSco
 
 
 def kept_encoder(encoder: Encoder, blocks: Sequence[int]) -> Encoder:
-    """Return the encoder with only these blocks. Raises `UsageError`, or the errors of `keep`."""
+    """Return the encoder with only these blocks, to train it. Raises `UsageError`, or the errors of `keep`."""
     if encoder.pools_over_layers or encoder.heads is not None:
         raise UsageError(
             f"The vectors of {encoder.name} combine several layers, so no block can be left out.",
@@ -447,7 +458,7 @@ def layers_to_try(encoder: Encoder) -> tuple[int, ...]:
 
 
 def _alike_at_0(encoder: Encoder) -> bool:
-    """Return whether layer 0 gives all texts one vector, as with CLS pooling."""
+    """Return whether all texts have equal vectors at layer 0, as with CLS pooling."""
     if 0 not in layers_held(encoder.backbone.config):
         return False
     one, other = truncate(encoder, 0, copy_weights=False).vectors(["a", "to be"])
