@@ -18,12 +18,12 @@ class CutResult(Result):
     """Sizes of a model before and after a cut."""
 
     model: str
-    layer: int  # number of kept blocks
-    depth: int  # number of blocks of the full model
+    layer: int  # kept blocks
+    depth: int  # blocks of the full model
     parameters: int  # of the cut model, pooler excluded
     full_parameters: int  # of the full model, pooler excluded
-    vocabulary: VocabularyCut | None = None  # if the vocabulary was cut, too
-    blocks: tuple[int, ...] | None = None  # if given, else the first `layer` blocks
+    vocabulary: VocabularyCut | None = None
+    blocks: tuple[int, ...] | None = None  # by default the first `layer` blocks
 
 
 def cut_vocabulary(encoder: "Encoder", texts: Sequence[str]) -> tuple["Encoder", VocabularyCut]:

@@ -55,15 +55,10 @@ def encoded(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
 
 
 class Pairs(Examples):
-    """Training examples of text pairs, with one target each.
+    """Training examples of text pairs, given as token ids, with one target each.
 
-    Args:
-        first: Token ids of first texts.
-        second: Token ids of second texts.
-        targets: One per pair.
-        loss: Maps vectors (b, d), (b, d) and targets (b,) on the CPU to 0-d.
-        head: Module trained with the encoder.
-        separable: True if the loss is a mean over pairs. If False, the CPU encodes texts of similar length together.
+    `loss` maps vectors (b, d), (b, d) and targets (b,) on the CPU to 0-d. `head` is trained with the encoder.
+    `separable`: True if the loss is a mean over pairs. If False, the CPU encodes texts of similar length together.
     """
 
     def __init__(
@@ -129,7 +124,7 @@ labelled_pairs = partial(graded_pairs, loss=cosine_entropy)  # scores are 0 or 1
 
 
 def classified_pairs(encoder: Encoder, first: list[Ids], second: list[Ids], pairs: PairSet, seed: int) -> Pairs:
-    """Build examples from pairs with classes; the classifier is initialised from the seed."""
+    """Build examples from pairs with classes; `seed` initialises the classifier."""
     torch.manual_seed(seed)
     classifier = nn.Linear(3 * encoder.vector_width, len(pairs.classes)).to(encoder.device)
 
@@ -198,8 +193,8 @@ class ContrastiveTexts(Examples):
 
     Args:
         columns: Token ids of anchors, positives, optional negatives; dropout makes vectors of equal texts differ.
-        temperature: τ in `contrastive_loss`.
-        own_weight: w in `contrastive_loss`.
+        temperature: τ of `contrastive_loss`.
+        own_weight: w of `contrastive_loss`.
         chunk: Texts encoded at a time, by default all.
         group: Processes that share every batch.
     """
@@ -243,7 +238,7 @@ class ContrastiveTexts(Examples):
 
 
 def builder(kind: str | Callable[..., Any]) -> Callable[..., Any]:
-    """Return the builder `kind`; a name is looked up in this module."""
+    """Return the builder `kind`, by name from this module."""
     return cast("Callable[..., Any]", globals()[kind] if isinstance(kind, str) else kind)
 
 
@@ -258,7 +253,7 @@ class PairEvaluator(Evaluator):
         self._ids = encoder.token_ids(texts)
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
-        """Return an evaluator on a fixed random sample of pairs."""
+        """Return an evaluator on a fixed random sample."""
         drawn = np.random.default_rng(0).permutation(len(self._targets))[: max(2, number // 2)].tolist()
         sample, ids = copy(self), dict(zip(index_texts(self._pairs)[0], self._ids, strict=True))
         sample._pairs = tuple(self._pairs[place] for place in drawn)
@@ -268,7 +263,7 @@ class PairEvaluator(Evaluator):
         return sample
 
     def resampled(self, vectors: Tensor) -> tuple[float, ...]:
-        """Score `DRAWS` bootstrap resamples, the same for every encoder."""
+        """Score `DRAWS` resamples, the same for every encoder."""
         counts, scored, true = draw_counts(len(self._targets), DRAWS), self.outcomes(vectors), np.array(self._targets)
         if self.ranks:
             scores = (100 * np.nan_to_num(rank_correlations(tied(scored), self._targets, counts))).tolist()
@@ -278,11 +273,11 @@ class PairEvaluator(Evaluator):
         return tuple(round(score, 3) for score in scores)
 
     def interval_of(self, vectors: Tensor) -> tuple[float, float]:
-        """Return the bootstrap 95 % confidence interval of the score."""
+        """Return the score's bootstrap 95 % interval."""
         return interval(self.resampled(vectors))
 
     def outcomes(self, vectors: Tensor) -> list[float]:
-        """Return the scored value of each pair, by default its cosine."""
+        """Return each pair's value to score, by default its cosine."""
         return pair_similarities(vectors, self._places)
 
     def score_of(self, vectors: Tensor) -> Scores:
@@ -307,7 +302,7 @@ class ParaphraseEvaluator(PairEvaluator):
         self._dev = dev
 
     def score(self, encoder: Encoder) -> Scores:
-        """Return F1 × 100 at the best threshold on dev."""
+        """Return F1 × 100."""
         if self._dev is None:
             return super().score(encoder)
         cosines, on_dev = (held.outcomes(encoder.encode_ids(held.texts())) for held in (self, self._dev))

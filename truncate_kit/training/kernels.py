@@ -46,11 +46,11 @@ def onednn_pays() -> bool:
 
 @cache
 def _beats_mkl() -> bool:
-    """Return whether MKL uses only 256-bit instructions here and oneDNN works."""
+    """Return whether MKL is limited to 256 bits here, and oneDNN works."""
     intel = processor_maker() in (None, "GenuineIntel")
     if intel or not torch.backends.mkl.is_available():
         return False
-    try:  # this operator is not public and may change with torch
+    try:  # the operator is not public
         rows, weight, bias = torch.ones(64, 48), torch.ones(32, 48), torch.ones(32)
         return torch.equal(_product(rows, weight, bias), torch.full((64, 32), 49.0))
     except (AttributeError, RuntimeError, TypeError):

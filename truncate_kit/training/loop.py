@@ -45,7 +45,7 @@ class Group:
 
     @property
     def leads(self) -> bool:
-        """Return whether this process writes files and reports to the user."""
+        """Return whether this process writes files and reports."""
         return self.rank == 0
 
     def share(self, items: Sequence[Item]) -> list[Item]:
@@ -80,7 +80,7 @@ class Group:
         return self.collect(value)[0]
 
     def collect(self, value: Item) -> list[Item]:
-        """Return the values of all processes, by rank."""
+        """Return all processes' values, by rank."""
         if self.size == 1:
             return [value]
         box: list[Any] = [None] * self.size
@@ -108,7 +108,7 @@ class Examples:
         return len(self._columns[0])
 
     def lengths(self) -> list[int]:
-        """Return the token count of each example's longest text."""
+        """Count the tokens of each example's longest text."""
         return [max(map(len, row)) for row in zip(*self._columns, strict=True)]
 
     def texts(self) -> Sequence[Ids]:
@@ -116,11 +116,11 @@ class Examples:
         return [ids for column in self._columns for ids in column]
 
     def ids(self, batch: Sequence[int]) -> list[Ids]:
-        """Return the token ids of these rows, by column."""
+        """Return these rows' token ids, by column."""
         return [column[place] for column in self._columns for place in batch]
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return the loss (0-d) of the examples at these indices."""
+        """Return the loss of a batch, 0-d."""
         raise NotImplementedError
 
 
@@ -130,7 +130,7 @@ class Evaluator:
     _ids: Sequence[Ids] = ()
 
     def texts(self) -> Sequence[Ids]:
-        """Return the token ids of all texts."""
+        """Return all token ids."""
         return self._ids
 
     def score(self, encoder: Encoder) -> Scores:
@@ -146,7 +146,7 @@ class Evaluator:
         return ()
 
     def interval_of(self, vectors: Tensor) -> tuple[float, float] | None:
-        """Return the bootstrap 95 % interval, if there are labels."""
+        """Return the bootstrap 95 % interval, if any."""
         return None
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
@@ -190,10 +190,10 @@ class TrainingRun:
         """Prepare the encoder and seed all randomness.
 
         Args:
-            encoder: Trained in place, with the head of `examples`.
+            encoder: Trained in place, with any head.
             examples: Training examples.
             evaluator: Scores each stage on dev.
-            settings: Learning rate, epochs, batch size and others.
+            settings: Training settings.
             seed: For order and dropout.
             evaluate_every: Steps per stage, by default an epoch.
             micro_batch: Examples per forward pass, by default all.
@@ -222,7 +222,7 @@ class TrainingRun:
 
     @property
     def stage(self) -> int:
-        """Return the number of finished stages."""
+        """Count the finished stages."""
         return len(self.scores)
 
     def train(
@@ -340,7 +340,7 @@ class TrainingRun:
         return whole
 
     def batches(self, epoch: int) -> list[list[int]]:
-        """Return an epoch's batches, drawn from seed and epoch alone, so that resumed runs agree."""
+        """Draw an epoch's batches from seed and epoch alone, so that resumed runs agree."""
         if self._cut[0] != epoch:
             generator = torch.Generator().manual_seed(self.seed * 1009 + epoch)
             order = torch.randperm(len(self.examples), generator=generator).tolist()
@@ -349,13 +349,13 @@ class TrainingRun:
         return self._cut[1]
 
     def store(self, path: Path) -> None:
-        """Write a checkpoint: the run's state and the random states of all processes."""
+        """Write the run's state and all processes' random states."""
         on_cuda = self.encoder.device.type == "cuda"
         random = self.group.collect(torch.get_rng_state())
         cuda_random = self.group.collect(torch.cuda.get_rng_state(self.encoder.device)) if on_cuda else []
         if not self.group.leads:
             return
-        best = None if self.best_stage == self.stage - 1 else self.best  # same as the weights
+        best = None if self.best_stage == self.stage - 1 else self.best
         values: dict[str, Any] = {
             "state": {name: getattr(self, name) for name in self.kept},
             "best": best,
@@ -365,7 +365,7 @@ class TrainingRun:
         write_checkpoint(path, values | {"cuda_random": cuda_random})
 
     def restore(self, path: Path) -> None:
-        """Load a checkpoint written by `store`. Raises `FileProblemError`."""
+        """Load a checkpoint. Raises `FileProblemError`."""
         values = read_checkpoint(path, self.encoder.device)
         try:
             for name in self.kept:
@@ -381,7 +381,7 @@ class TrainingRun:
 
 
 def adamw(trained: nn.Module, *, rate: float, weight_decay: float) -> torch.optim.AdamW:
-    """Return a fused AdamW optimiser without weight decay on biases and norms."""
+    """Return AdamW without weight decay on biases and norms."""
     decayed = [parameter for parameter in trained.parameters() if parameter.ndim > 1]
     plain = [parameter for parameter in trained.parameters() if parameter.ndim <= 1]
     groups = [{"params": decayed, "weight_decay": weight_decay}, {"params": plain, "weight_decay": 0.0}]
@@ -423,7 +423,7 @@ _DIGEST = hashlib.sha256().digest_size  # bytes at the end of a checkpoint
 
 
 def write_checkpoint(path: Path, values: dict[str, Any]) -> None:
-    """Write values by `torch.save`, and append the file's SHA-256."""
+    """Write values, and append the file's SHA-256."""
     with replacing(path) as target:
         with target.open("wb") as handle:
             torch.save(values | {"format": FORMAT, "run": _run(path)}, handle)
@@ -457,7 +457,7 @@ def unusable(path: Path) -> FileProblemError:
 
 
 def _run(path: Path) -> str:
-    """Return the run's name, to recognise checkpoints of other seeds."""
+    """Name the run, to recognise other seeds' checkpoints."""
     return f"{path.absolute().parent.name}/{path.name}"
 
 
@@ -467,7 +467,7 @@ def compact_vocabulary(encoder: Encoder, texts: Iterable[Sequence[int]]) -> Call
     Returns a function that restores all rows: it multiplies the untrained rows by its argument `decay`.
     """
     table = encoder.backbone.get_input_embeddings()
-    assert isinstance(table, nn.Embedding)  # true for every family
+    assert isinstance(table, nn.Embedding)
     full = table.weight.detach()
     # All rows up to `padding_idx` are kept, so that `padding_idx` stays valid.
     used = {*range((table.padding_idx or 0) + 1), getattr(encoder.tokenizer, "pad_token_id", None) or 0}

@@ -51,7 +51,7 @@ class RetrievalEvaluator(Evaluator):
         return tuple((draw_counts(len(scores), DRAWS) @ scores / len(scores)).round(3).tolist())
 
     def interval_of(self, vectors: Tensor) -> tuple[float, float]:
-        """Return the bootstrap 95 % confidence interval of the mean."""
+        """Return the mean's bootstrap 95 % interval."""
         return estimated(self.scores(vectors, vectors))[1]
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
@@ -96,7 +96,7 @@ def halves(encoder: Encoder, data: RetrievalSet) -> tuple[RetrievalEvaluator, Re
 
 
 def choosing_queries(data: RetrievalSet) -> tuple[str, ...]:
-    """Return the queries of the half for selection."""
+    """Return the queries for selection."""
     return tuple(data.queries[place] for place in halved(data)[0].tolist())
 
 
@@ -161,7 +161,6 @@ def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, 
 
 
 def _pairs(data: RetrievalSet, split: str) -> PairSet:
-    """Pair each query with its answers; empty documents are skipped."""
     judged: Sequence[TextPair] = [
         TextPair(query, data.documents[place], float(grade))
         for query, grades in zip(data.queries, data.relevance, strict=True)

@@ -136,17 +136,17 @@ OBJECTIVES: dict[str, Objective] = {row.name: row for row in _ROWS}
 
 
 def objective_names(method: Method) -> tuple[str, ...]:
-    """Return the names of a method's objectives."""
+    """Name a method's objectives."""
     return tuple(row.name for row in OBJECTIVES.values() if row.method == method)
 
 
 def described(method: Method) -> str:
-    """Return the names of a method's objectives with their data: "cosine (pairs with scores), …"."""
+    """Name a method's objectives with their data: "cosine (pairs with scores), …"."""
     return ", ".join(f"{name} ({DATA_WORDS[OBJECTIVES[name].data]})" for name in objective_names(method))
 
 
 def find_objective(name: str, method: Method) -> Objective:
-    """Return a method's objective by name. Raises `UsageError`."""
+    """Find an objective. Raises `UsageError`."""
     if name not in objective_names(method):
         hint = f"Use one of: {', '.join(objective_names(method))}."
         raise UsageError(f"{name!r} is not an objective of this method.", hint=hint)
@@ -203,7 +203,7 @@ class TrainingSettings(Result):
 
     @property
     def row(self) -> Objective:
-        """Return the `Objective` named by `objective`."""
+        """Return the objective's row."""
         return OBJECTIVES[self.objective]
 
     def __post_init__(self) -> None:
@@ -255,7 +255,7 @@ def trial_name(layer: int, seed: int, epochs: int, stop_after: int | None = None
 class BaseTrial(Result):
     """Result of one training run; scores are × 100."""
 
-    layer: int  # number of kept blocks
+    layer: int  # kept blocks
     seed: int  # of all randomness
     dev_scores: tuple[float, ...]  # after each epoch or evaluation
     best_epoch: int  # from 1; all other scores are at this epoch
@@ -284,19 +284,19 @@ class Trial(BaseTrial):
 
     epochs: int  # budget, also for the learning-rate schedule
     steps: int
-    # number of epochs run, if the search stopped the trial early
+    # epochs run, if the search stopped early
     stopped_after: int | None = None
     # Scores of dev resamples, the same resamples for all trials; empty in search trials and results.
     dev_draws: tuple[float, ...] = ()
 
     @property
     def name(self) -> str:
-        """Return the name of this trial in records and files."""
+        """Return the name in records and files."""
         return trial_name(self.layer, self.seed, self.epochs, self.stopped_after)
 
     @property
     def epochs_run(self) -> int:
-        """Return the number of epochs run."""
+        """Count the epochs run."""
         return self.stopped_after or self.epochs
 
     def first(self, epochs: int) -> "Trial":
