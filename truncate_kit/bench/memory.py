@@ -40,7 +40,7 @@ def peak_memory(request: Mapping[str, Any]) -> int | str:
 
 
 def measure_here(request: Mapping[str, Any]) -> int:
-    """Load the model and return its peak memory, in bytes, while it encodes."""
+    """Load the model; return the peak memory of encoding, in bytes."""
     on_cpu = request["device"] == "cpu"
     torch_free = on_cpu and BACKENDS[request["backend"]].runtime == "onnx"
     call, free = (_prepare_session(request), 0) if torch_free else _prepare_runner(request)
@@ -54,14 +54,14 @@ def measure_here(request: Mapping[str, Any]) -> int:
 
 
 def _free_on_gpu(device: str) -> int:
-    """Return the GPU's free bytes as counted by the driver, because allocators keep freed memory."""
+    """Return the GPU's free bytes by the driver, because allocators keep freed memory."""
     import torch
 
     return int(torch.cuda.mem_get_info(device)[0])
 
 
 def _process_peak() -> int:
-    """Return this process's peak memory in bytes, since `clear_refs` (outside Linux: since its start)."""
+    """Return the peak memory in bytes since `clear_refs` (outside Linux: since the start)."""
     status = Path("/proc/self/status")
     if not status.exists():
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
@@ -78,7 +78,7 @@ def _prepare_runner(request: Mapping[str, Any]) -> tuple[Callable[[], object], i
 
     torch.set_num_threads(request["threads"])
     device = torch.device(request["device"])
-    free = _free_on_gpu(request["device"]) if device.type == "cuda" else 0  # creates the CUDA context
+    free = _free_on_gpu(request["device"]) if device.type == "cuda" else 0  # creates the context
     model = Path(request["model"])
     encoder = load_encoder(model)
     graph = None if request["graph"] is None else Path(request["graph"])

@@ -142,7 +142,7 @@ class BenchSettings(Result):
         device: `cpu` (by default) or `cuda[:i]`.
         memory: Measure peak memory, in new processes.
         max_texts: Most texts to time, spread evenly over the real set.
-        seed: Seed of the bootstrap.
+        seed: For the bootstrap.
         blocks: Blocks kept in the lean model; without `full`, the uncut model is the full one.
 
     Raises `UsageError` for a number out of bounds.
@@ -184,7 +184,7 @@ QUICK = BenchSettings(repeats=3, memory=False, max_texts=256, compile=False)
 
 
 def percentile(seconds: tuple[float, ...], share: float) -> float:
-    """Return the quantile of `seconds` at `share` (0 to 1)."""
+    """Return a quantile; `share` is from 0 to 1."""
     return float(np.percentile(seconds, 100 * share))
 
 
@@ -203,7 +203,7 @@ class BenchedModel(Result):
 
     @property
     def title(self) -> str:
-        """Return a title such as `lean: mini-bert, layer 3`."""
+        """Return, for example, `lean: mini-bert, layer 3`."""
         name, place = Path(self.name).name, place_in_words(self.layer, self.blocks)
         return f"{self.role}: {place}" if name == self.role else f"{self.role}: {name}, {place}"
 
@@ -214,9 +214,9 @@ class Contestant(Result):
 
     role: Role
     backend: str
-    absent: str | None  # reason if it was not measured
+    absent: str | None  # reason if not measured
     prepare_seconds: float | None = None  # loading, compiling and first calls
-    file_bytes: int | None = None  # size of the loaded files
+    file_bytes: int | None = None  # of the loaded files
     score: float | None = None  # × 100
     peak_bytes: int | None = None  # while encoding the largest batch
 
@@ -242,7 +242,7 @@ class Timing(Result):
 
     @property
     def p95_seconds(self) -> float:
-        """Return the 95th percentile of the seconds per call."""
+        """Return the 95th percentile per call."""
         return percentile(self.seconds, 0.95)
 
     @property
@@ -261,7 +261,7 @@ class BenchReport(Result):
     """Result of `bench`."""
 
     processor: str
-    cores: int  # logical cores
+    cores: int  # logical
     threads: int
     device: str  # `cpu`, or the GPU's name
     bf16_instructions: str | None
@@ -288,7 +288,7 @@ class BenchReport(Result):
 
     @property
     def unit(self) -> tuple[str, str]:
-        """Return the singular and plural of the scored items."""
+        """Name the scored items, singular and plural."""
         return ("pair", "pairs") if self.metric == SPEARMAN else ("query", "queries")
 
     @property
@@ -302,13 +302,13 @@ class BenchReport(Result):
         return next(row for row in self.models if row.role == "lean")
 
     def measured(self) -> tuple[Contestant, ...]:
-        """Return the contestants that could be measured."""
+        """Return the measured contestants."""
         return tuple(row for row in self.contestants if row.absent is None)
 
     def timing(
         self, role: str, backend: str, scenario: str, batch_size: int | None = None, length: int | None = None
     ) -> Timing | None:
-        """Return a contestant's timing in a scenario, by default for its first shape."""
+        """Return a contestant's timing, by default for its first shape."""
         for row in self.timings:
             same = (row.role, row.backend, row.scenario) == (role, backend, scenario)
             if same and batch_size in (None, row.batch_size) and length in (None, row.length):

@@ -98,7 +98,7 @@ def bench(
         pairs: Pairs to score by Spearman correlation, or a retrieval set.
         texts: Real texts to time, besides random token ids.
         graphs: Folder for newly exported graphs; by default a temporary one.
-        progress: Progress callback.
+        progress: Receives steps.
 
     Raises:
         DeviceError: CUDA is not active.
@@ -191,7 +191,7 @@ def _measure(
 
 
 def describe_machine(device: torch.device, threads: int, others_busy: float | None) -> dict[str, Any]:
-    """Return the fields of the report that describe the machine."""
+    """Return report fields on the machine."""
     packages = ("torch", "transformers", "onnxruntime", "onnxruntime-gpu")
     installed = {name: version for name in packages if (version := installed_version(name)) is not None}
     return {
@@ -211,7 +211,7 @@ def describe_machine(device: torch.device, threads: int, others_busy: float | No
 def score_all(
     contestants: "Contestants", data: PairSet | RetrievalSet, seed: int, progress: Progress
 ) -> dict[str, Any]:
-    """Score all contestants, compare both models in their first shared runtime, and return report fields."""
+    """Score all, compare both models in their first shared runtime, and return report fields."""
     fields = scored_fields(data)
 
     def score_each() -> dict[Key, Score]:
@@ -246,7 +246,7 @@ def score_all(
 
 
 def scored_fields(data: PairSet | RetrievalSet) -> dict[str, Any]:
-    """Return the fields of the report that describe the scored data."""
+    """Return report fields on the scored data."""
     if isinstance(data, RetrievalSet):
         fields = {"fingerprint": data.fingerprint(), "num_scored": len(data.queries)}
         return {"scored_on": data.name, "metric": SEARCH_METRICS[data.metric], **fields}
@@ -314,17 +314,17 @@ class Subject:
         if blocks is not None:  # the folder's files describe the uncut model
             self.folder, self.origin, self.encoder = None, None, keep(self.encoder, blocks)
         self.exported: str | None = None  # path of a new, kept graph
-        self.notes: dict[str, None] = {}  # keeps each note once
+        self.notes: dict[str, None] = {}  # each note once
         self._kept = graphs
 
     @cached_property
     def digest(self) -> str:
-        """Return the encoder's digest, computed once."""
+        """Return the encoder's digest."""
         return encoder_digest(self.encoder)
 
     @cached_property
     def facts(self) -> BenchedModel:
-        """Describe this model for the report."""
+        """Describe this model."""
         weights = list(self.folder.rglob("*.safetensors")) if self.folder else []
         kept = None if self.origin is None else self.origin.blocks
         main = self.folder and self.folder / "model.safetensors"
@@ -374,7 +374,7 @@ class Subject:
         return graph
 
     def for_worker(self) -> Path:
-        """Return a folder with the model for another process; save the model if needed."""
+        """Return a folder with the model, saved if needed."""
         return self.folder or save_encoder(self.encoder, self.scratch / "saved")
 
 
@@ -385,7 +385,7 @@ class Contestants:
         self.subjects, self.backends, self.device = subjects, backends, device
         self.encoders = {subject.role: subject.encoder for subject in subjects}
         self.runners: dict[Key, Runner] = {}
-        self.rows: dict[Key, Contestant] = {}  # including failed contestants
+        self.rows: dict[Key, Contestant] = {}  # also failed ones
         self.notes: list[str] = []
 
     def reading_texts(self) -> dict[Key, Runner]:
@@ -393,7 +393,7 @@ class Contestants:
         return {key: runner for key, runner in self.runners.items() if not BACKENDS[key[1]].static}
 
     def update(self, key: Key, **values: Any) -> None:
-        """Change fields in the row of a contestant."""
+        """Change a contestant's row."""
         self.rows[key] = replace(self.rows[key], **values)
 
     def start(self, shape: tuple[int, int], progress: Progress) -> None:
@@ -410,7 +410,6 @@ class Contestants:
         self._require_some()
 
     def _start(self, subject: Subject, backend: Backend, shape: tuple[int, int]) -> dict[str, Any]:
-        """Start one runner and return the fields of its row."""
         key, (batch_size, length) = (subject.role, backend.name), shape
         graph = subject.graph(backend) if backend.runtime == "onnx" else None  # exporting is not timed
         begin = time.perf_counter()

@@ -61,7 +61,6 @@ def random_ids(lengths: Sequence[int], vocabulary: int) -> list[list[int]]:
 
 
 def _dtype(backend: Backend) -> torch.dtype | None:
-    """Return the dtype of converted weights, if they are converted."""
     weights = PRECISIONS[backend.precision].weights
     return None if weights in (None, "float32") else getattr(torch, str(weights))
 
@@ -133,10 +132,7 @@ class TorchRunner:
 
 
 def _open_graph(backend: Backend, encoder: Encoder, graph: Path, device: torch.device) -> OnnxEncoder:
-    """Open an exported graph in ONNX Runtime.
-
-    Raises `AbsentError` if this machine cannot run it, `ModelError` if it is damaged.
-    """
+    """Open a graph; raise `AbsentError` if it cannot run here, `ModelError` if it is damaged."""
     # ONNX Runtime uses torch's current stream, so that GPU events time both; 0 means no stream.
     stream = torch.cuda.current_stream(device).cuda_stream or None if device.type == "cuda" else None
     shapes, most_texts = (_TENSORRT_SHAPES, TENSORRT_TEXTS) if backend.tensorrt else (None, None)
@@ -208,7 +204,7 @@ def make_runner(
     folder: Callable[[], Path],
     device: torch.device,
 ) -> Runner:
-    """Make a backend's runner, with torch's number of CPU threads. Raises `AbsentError` if the backend cannot run."""
+    """Make a backend's runner, with torch's CPU threads. Raises `AbsentError` if it cannot run."""
     if backend.on_cuda and device.type != "cuda":
         raise AbsentError("needs a GPU")
     try:
@@ -324,7 +320,7 @@ def _timings(
 
 
 def spread(texts: Sequence[str], count: int) -> tuple[str, ...]:
-    """Return at most `count` distinct texts, evenly spread because files are often sorted."""
+    """Return up to `count` distinct texts, evenly spread because files are often sorted."""
     distinct = list(dict.fromkeys(texts))
     if len(distinct) <= count:
         return tuple(distinct)
