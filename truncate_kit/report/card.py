@@ -109,9 +109,9 @@ def write_card(
 
 
 def add_figure(folder: Path, figure: Path, caption: str) -> None:
-    """Copy a figure into a saved model's folder and show it on the card."""
+    """Copy a figure into a model's folder and onto its card."""
     card = folder / "README.md"
-    if not card.is_file():  # removed meanwhile
+    if not card.is_file():
         return
     with replacing(folder / figure.name) as place:
         shutil.copyfile(figure, place)
@@ -121,7 +121,6 @@ def add_figure(folder: Path, figure: Path, caption: str) -> None:
 
 
 def _usage(encoder: "Encoder") -> list[str]:
-    """Return code for sentence-transformers, and for ONNX Runtime if texts need no preprocessing."""
     from truncate_kit.models.pipeline import loading_words
 
     code = "```python\n{}\n```".format

@@ -45,7 +45,7 @@ _ROUNDED = re.compile(r"(\d+\.\d\d)\d+")
 
 
 def write_figures(view: View, folder: Path, ending: str = "") -> list[Path]:
-    """Write a view's plots as PNG files and return their paths; plots with the same `file` share one PNG.
+    """Write a view's plots as PNG files; plots with the same `file` share one.
 
     Raises `FileProblemError`.
     """
@@ -162,7 +162,7 @@ def write_figure(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
     with replacing(path) as target, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # scripts that the font lacks
         figure.set_dpi(dpi)
-        figure.draw_without_rendering()  # compute the layout once; otherwise savefig draws twice
+        figure.draw_without_rendering()  # otherwise savefig draws twice
         figure.set_layout_engine("none")
         figure.savefig(target, dpi=dpi, format="png")
     return path
@@ -170,7 +170,7 @@ def write_figure(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
 
 def inline_svg(plot: Plot) -> Markup:
     """Draw a plot as one `<svg>` element with a legend below; text is not converted to paths."""
-    name = f"plot-{zlib.crc32(repr(plot).encode()):x}"  # ids must differ between the plots of a page
+    name = f"plot-{zlib.crc32(repr(plot).encode()):x}"  # ids must differ on a page
     with rc_context(_PAGE | {"svg.hashsalt": name}):  # same figure, same bytes
         figure = Figure(figsize=(5.8, 5.2 if len(plot.series) > 3 else 4.4), layout="constrained")
         axes = figure.add_subplot()

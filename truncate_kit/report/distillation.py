@@ -89,7 +89,7 @@ def _notes(result: DistillResult) -> list[Any]:
 
 
 def agreement_in_words(agreement: Agreement | None) -> str | None:
-    """Return the correlation with its interval as text."""
+    """Describe the correlation with its interval."""
     return None if agreement is None else _with_interval(agreement.correlation, (agreement.low, agreement.high))
 
 
@@ -169,7 +169,7 @@ def sizes_table(result: DistillResult) -> Table:
 
 
 def _graphs(result: DistillResult, winner: LeanModel | None, *, every: bool) -> Table:
-    """Return the table of graphs with scores by dimensions; `every` includes dominated graphs."""
+    """Return the table of graphs; `every` includes dominated ones."""
     full, by_graph = result.frontier[0], {(row.graph, row.dims): row for row in result.frontier}
     graphs = list({row.graph: row for row in reversed(result.frontier)}.values())[::-1]
     wanted = {row.graph for row in result.frontier if every or row in (full, winner) or not row.dominated}
@@ -259,5 +259,4 @@ def _named(row: LeanModel) -> str:
 
 
 def _with_interval(value: float, ends: tuple[float, float] | None, form: str = ".1f") -> str:
-    """Return a number with its interval, such as "97.0 [96.5, 97.5]"."""
     return format(value, form) + ("" if ends is None else f" [{ends[0]:.1f}, {ends[1]:.1f}]")

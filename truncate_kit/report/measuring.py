@@ -88,7 +88,6 @@ def _runs(row: Any) -> str:
 
 
 def _overview(report: BenchReport) -> Table:
-    """Return a table with one row per model and runtime."""
     on = "" if report.scored_on is None else f"; {report.metric} × 100 on {report.scored}"
     one = "one sentence" if any(row.scenario == "one sentence" for row in report.timings) else "latency"
 
@@ -118,7 +117,6 @@ def _overview(report: BenchReport) -> Table:
 
 
 def _timings(report: BenchReport) -> Table:
-    """Return a table with one row per timing."""
     unit = f"hours on {report.threads} CPU threads" if report.device == "cpu" else "GPU-hours"
     columns: dict[str, Column] = {
         "texts × tokens, model, runtime": lambda row: (
@@ -221,7 +219,7 @@ def compared_in(report: BenchReport) -> str | None:
 
 
 def rate(report: BenchReport, role: str, backend: str) -> float | None:
-    """Return sentences per second on the real set, if timed."""
+    """Return sentences per second on real texts, if timed."""
     timing = report.timing(role, backend, "real set")
     return None if timing is None else timing.sentences_per_second
 

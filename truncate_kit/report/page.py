@@ -115,7 +115,7 @@ class Run:
         own = digest_of(weights) if weights.is_file() else None
         for path in _files_at(self.workspace.bench):
             report = BenchReport.read_if_whole(path)
-            if report is None:  # the reader logs why
+            if report is None:
                 continue
             if own is None or report.lean.weights_sha256 in (None, own):
                 yield report
@@ -128,12 +128,12 @@ class Run:
         return data.split("/")[0] == "bundled" and miniature_path(self.origin) is None
 
     def command(self, *words: str) -> str:
-        """Return a command for the model of this workspace."""
+        """Return a command for this model."""
         named = () if self.model in (None, self.workspace.lean) or words[0] == "analyze" else (str(self.model),)
         return shlex.join(["truncate-kit", words[0], *named, *words[1:], "--workspace", str(self.workspace.folder)])
 
     def bench_command(self) -> str:
-        """Return the bench command with the data used last, or with a placeholder."""
+        """Return the bench command, with the last data or a placeholder."""
         last = self.workspace.remembered()
         data, alone = last.benched or Source(), self.made and self.made.method not in ("cut", "finetune", "distill")
         words = ["--full", self.origin] if alone and self.origin else []
@@ -146,7 +146,7 @@ class Run:
 
 
 def suite_reports(workspace: Workspace) -> dict[Path, SuiteReport]:
-    """Return the suite reports of a workspace by path."""
+    """Return a workspace's suite reports by path."""
     read = {path: SuiteReport.read_if_whole(path) for path in _files_at(workspace.suite(""))}
     return {path: report for path, report in read.items() if report is not None}
 
@@ -157,7 +157,7 @@ def _files_at(path: Path) -> list[Path]:
 
 
 def sections(run: Run) -> list[View]:
-    """Return the sections of the page about one workspace."""
+    """Return one workspace's sections."""
     bench, missing = run.bench, list[tuple[str, str]]()
     gained = None if bench is None else gained_table(bench)
     if run.model is None:
@@ -197,7 +197,6 @@ def sections(run: Run) -> list[View]:
 
 
 def _numbered(views: Sequence[View]) -> list[View]:
-    """Make the keys of views unique by adding numbers."""
     numbered, known = list[View](), Counter[str]()
     for view in views:
         number, known[view.key] = known[view.key], known[view.key] + 1
@@ -245,7 +244,7 @@ def _environment(run: Run, notes: Sequence[str]) -> View:
 
 
 def recommend(run: Run) -> tuple[str, list[str]]:
-    """Return the recommendation and its reasons."""
+    """Return a recommendation and its reasons."""
     result, bench, grounds = next(iter(run.results), None), run.bench, list[str]()
     gain: float | None = None
     scores: dict[str, Any] | None = None

@@ -98,7 +98,7 @@ def _write_csv(path: Path, rows: Sequence[dict[str, object]], digits: int) -> No
 
 
 def page(result: StudyResult) -> str:
-    """Return the page of a study: Markdown with all tables and plots of each task."""
+    """Return a study's page: Markdown with all tables and plots."""
     parts = ["# Fine-tuned at every layer"]
     for task in result.tasks():
         rows, curves = result.of(task), result.curves(task)
@@ -131,7 +131,7 @@ def page(result: StudyResult) -> str:
 
 
 def _ends(curves: Sequence[Curve]) -> list[StudyRow]:
-    """Return the rows of each model's best layer on dev and last layer."""
+    """Return each model's best layer on dev and last layer."""
     return [row for curve in curves for row in dict.fromkeys((curve.best_dev, curve.last)) if row is not None]
 
 

@@ -207,13 +207,13 @@ def certainty_in_words(sure: Certainty) -> str:
 
 
 def seeds_in_words(rows: Sequence[LayerScores]) -> str:
-    """Return the number of seeds in words: "3 seeds", or "2 to 4 seeds" if rows differ."""
+    """Count the seeds in words: "3 seeds", or "2 to 4 seeds" if rows differ."""
     least, most = min(len(row.seeds) for row in rows), max(len(row.seeds) for row in rows)
     return counted(least, "seed") if least == most else f"{least} to {most} seeds"
 
 
 def sweep_table(result: SweepResult, marked: int | None = None) -> Table:
-    """Return the table of scores by layer; `marked` is a layer, by default the chosen one."""
+    """Return scores by layer; `marked` is a layer, by default the chosen one."""
     ends = {result.chosen: " (chosen)"}
     ends[result.full.layer] = f"{ends.get(result.full.layer, '')} (full model)"
     counts = f"{seeds_in_words(result.rows)}, {counted(result.training.epochs, 'epoch')}"
@@ -379,7 +379,7 @@ def view_frozen_report(report: FrozenReport) -> View:
 
 
 def _steps(report: FrozenReport) -> Table:
-    """Return the scores of untrained states (last and best block) and of each step by blocks."""
+    """Return scores of untrained states (last and best block) and each step."""
     known = [(score, block) for block, score in enumerate(report.states, 1) if score is not None]
     rows = list[tuple[str, ...]]()
     for name, (score, block) in (("last block", known[-1]), ("best on test", max(known))) if known else ():
@@ -437,7 +437,6 @@ def _frozen_plots(report: FrozenReport) -> list[Plot]:
 
 
 def _means(name: str, spans: dict[int, Span], number: int, unit: str, color: str, shift: float = 0.0) -> Series:
-    """Return a curve of means with standard deviations."""
     label = name if number == 1 else f"{name}, mean ± deviation over {counted(number, unit)}"
     spread = [std for _, std in spans.values()] if number > 1 else ()
     means = [mean for mean, _ in spans.values()]

@@ -27,12 +27,12 @@ NONE = "–"
 
 
 def number(value: float | None, form: str = ".2f") -> str:
-    """Return a number as text, or a dash."""
+    """Format a number, or a dash."""
     return NONE if value is None else format(value, form)
 
 
 def points(mean: float | None, deviation: float | None = None) -> str:
-    """Return a score in points with its standard deviation as text, or a dash."""
+    """Format a score in points and its standard deviation, or a dash."""
     return number(mean) if mean is None or deviation is None else f"{mean:.2f} ± {deviation:.2f}"
 
 
@@ -199,7 +199,7 @@ _MODULES = {
 
 
 def view_of(result: Any) -> View:
-    """Return the view of a result, by default a table of its fields. Imports no torch."""
+    """Return a result's view, by default a table of its fields. Imports no torch."""
     kind = type(result).__name__
     for module in (module for module, kinds in _MODULES.items() if kind in kinds.split()):
         function = re.sub("(?<!^)(?=[A-Z])", "_", f"View{kind}").lower()
