@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import pytest
+from datasets import Dataset, DatasetDict
 
 from truncate_kit.core.errors import DataError
 from truncate_kit.data.pairs import is_hub_name, load_pairs
@@ -39,6 +40,23 @@ def test_splits_come_through_datasets_and_a_configuration_after_a_colon(tmp_path
         "test row 1 ['test a'] [0.5]",
         "train row 1 ['es'] [0.5]",
     ]
+
+
+def test_what_save_to_disk_writes_is_read(tmp_path):
+    rows = [{"sentence1": f"a {place}", "sentence2": f"b {place}", "score": place / 40} for place in range(40)]
+    whole = Dataset.from_list(rows)
+    halves = DatasetDict(train=whole.select(range(8, 40)), validation=whole.select(range(8)).shuffle(seed=1))
+    halves.save_to_disk(tmp_path / "halves")
+    splits = load_pairs(tmp_path / "halves")
+    assert {pair.first for pair in splits.dev} == {row["sentence1"] for row in rows[:8]}
+    assert [(pair.first, pair.target) for pair in splits.train] == [
+        (row["sentence1"], row["score"]) for row in rows[8:]
+    ]
+    whole.save_to_disk(tmp_path / "whole")
+    assert len(load_pairs(tmp_path / "whole").train) == 40
+    (tmp_path / "whole/state.json").write_text("{}")
+    with pytest.raises(DataError, match="whole: the data set cannot be read"):
+        load_pairs(tmp_path / "whole")
 
 
 def test_unreachable_hub_is_one_clear_error():

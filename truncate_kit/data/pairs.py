@@ -314,6 +314,8 @@ def short_name(path: Path) -> str:
 def read_tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
     """Return a data set's short name, and its tables by split."""
     name, path = str(name_or_path), Path(name_or_path)
+    if any((path / file).is_file() for file in ("dataset_dict.json", "state.json")):
+        return short_name(path), divided(_read_saved(path))
     if name == BUNDLED or path.is_dir():
         folder = BUNDLED_FOLDER if name == BUNDLED else path
         tables = divided({split: read_shards(files) for split, files in find_split_files(folder).items()})
@@ -415,6 +417,23 @@ def read_hub(name: str) -> dict[str, Table]:
             hint="Check the spelling and the connection (HF_HUB_OFFLINE must not be set). Write OWNER/NAME:CONFIG for "
             "a data set with several configurations. Or give a file or folder; 'bundled' needs no connection.",
         ) from error
+    return _tables_of(name, loaded)
+
+
+def _read_saved(folder: Path) -> dict[str, Table]:
+    """Read a folder written by `save_to_disk` of the datasets library."""
+    import datasets
+
+    try:
+        loaded = datasets.load_from_disk(str(folder))
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        hint = "Save the data set again, or save each split as a Parquet file."
+        raise DataError(f"{folder}: the data set cannot be read ({first_line(error)}).", hint=hint) from error
+    return _tables_of(str(folder), loaded if isinstance(loaded, dict) else {"train": loaded})
+
+
+def _tables_of(name: str, loaded: Mapping[str, Any]) -> dict[str, Table]:
+    """Return the tables of train, dev and test, each a `datasets.Dataset`. Raises `DataError` without any."""
     tables = {
         _SPLITS[theirs]: table_from_arrow(f"{name} ({theirs})", part.data.table)
         for theirs, part in loaded.items()
