@@ -5,6 +5,7 @@ from collections import defaultdict
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchmarks.lean.texts import mixed, without
@@ -34,6 +35,38 @@ def measured_blocks():
         if row["blocks"] and row["threads"] != "cuda" and not row["name"].startswith("mini-"):
             speed = (rounded(row["agreement"], "0.1"), f"{rounded(row['speedup'], '0.1')} ×")
             yield [row["blocks"], *(row[name] for name in SCORES), *speed, rounded(row["learning_minutes"], "1")]
+
+
+def gains_of_one_pass():
+    """Mean and deviation of gains by number of blocks over every run of one pass, from numpy."""
+    rows, runs = measured("rows"), defaultdict(list)
+    full = next(row for row in rows if row["asked"] == "full")
+    for row in rows:
+        if row["epochs"] == "1" and int(row["texts"]) >= 118_000:
+            runs[row["blocks"].count(",") + 1].append([float(row[name]) - float(full[name]) for name in SCORES])
+    for blocks, gains in sorted(runs.items(), reverse=True):
+        means = [f"{mean:+.1f}" for mean in np.mean(gains, axis=0)]
+        if len(gains) > 1:
+            errors = np.std(gains, axis=0, ddof=1)
+            means = [f"{mean} ± {error:.1f}" for mean, error in zip(means, errors, strict=True)]
+        yield [str(blocks), str(len(gains)), *(mean.replace("-", "−") for mean in means)]
+
+
+def test_figures_quoted_of_three_and_two_blocks_are_means_of_all_their_runs():
+    rows = list(gains_of_one_pass())
+    assert shown("All runs of one pass") == rows
+    three, two = (dict(zip(("runs", *SCORES), row[1:], strict=True)) for row in rows[2:4])
+    lost = [row["cranfield"].lstrip("−") for row in (three, two)]
+    quoted = {
+        "README.md": [f"loses {' and '.join(lost)} of 40.0", f"{three['runs']} and {two['runs']} runs]"],
+        "docs/guides/cpu.md": [f"gain {three['stsb'][1:]} points", f"lose {lost[0]} of 40.0", f"{three['runs']} runs]"],
+        "docs/guides/index-kept.md": [
+            f"| {three[f'{name}_mixed']} | {three[name]} |" for name in ("trecqa", "cranfield")
+        ],
+    }
+    for page, sentences in quoted.items():
+        text = " ".join((LEAN.parents[1] / page).read_text(encoding="utf-8").split())
+        assert [sentence for sentence in sentences if sentence not in text] == []
 
 
 def measured_miniatures():
