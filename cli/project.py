@@ -36,7 +36,7 @@ def demo(
     analyze(model=DEFAULT_MINIATURE, data=BUNDLED, folder=folder)
     say(f"\n2 of 5  finetune --layer auto --epochs {EPOCHS} --seeds {SEEDS}: find the best layer, train there.")
     finetune(model=DEFAULT_MINIATURE, data=BUNDLED, epochs=EPOCHS, seeds=SEEDS, threads=threads, folder=folder)
-    say("\n3 of 5  export --onnx: one graph from token ids to the sentence vector, checked.")
+    say("\n3 of 5  export --onnx: write and check one graph, token ids to vector.")
     export(onnx=True, folder=folder)
     say("\n4 of 5  bench --quick: the lean model against the full one, trained with the same budget.")
     bench(quick=True, threads=threads, folder=folder)

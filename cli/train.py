@@ -359,7 +359,7 @@ def contrast(
     sentences: Path | None = results_option(None, "Texts whose layer attention is drawn; by default test pairs."),
     push: Push,
 ) -> None:
-    """Train one layer contrastively on pairs of equal meaning or raw text; --data measures the result."""
+    """Train one layer contrastively on pairs of equal meaning or raw text; measure it on --data."""
     from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveSettings
     from truncate_kit.training.settings import OBJECTIVES
 

@@ -317,10 +317,10 @@ def gram_hsic(
 def _gram_sums(
     models: Sequence[Tensor], bounds: Sequence[tuple[int, int]], bandwidth: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return sums of the kernels K, L of all layers by G groups of texts; RBF kernels if a bandwidth is given.
+    """Return sums of the layers' kernels K by G groups of texts; RBF kernels if a bandwidth is given.
 
     Returns:
-        Σ K∘L over i ≠ j by the groups of i and j (G, G, L, L), Σ K_ij over j ≠ i in each group (L, n, G), and K_ii
+        Σ K∘K′ over i ≠ j by the groups of i and j (G, G, L, L), Σ K_ij over j ≠ i in each group (L, n, G), and K_ii
         (L, n).
     """
     count, groups = models[0].shape[1], len(bounds)

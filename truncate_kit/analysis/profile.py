@@ -68,7 +68,7 @@ def profile(
     reference: A model without a drop, ideally a masked language model of the same depth; by default the encoder's
         middle layer (less reliable).
     pairs: Graded pairs, to compute untrained Spearman.
-    retrieval: Queries and documents to search with untrained states; the set's metric chooses the best layer.
+    retrieval: Queries and documents to search with untrained states; best layer by the set's metric.
 
     Raises:
         UsageError: There are no texts, or a setting is invalid.

@@ -215,7 +215,7 @@ class AnalysisSettings:
 
     outliers: Number of dimensions of largest variance that a second CKA curve excludes. intervals: Number of text
     groups for confidence intervals; 0 or too few texts: no intervals. blocks: See `keep`; by default all. pooling: By
-    default each model's own. max_texts: None uses all. streamed: By default chosen by size (never for RBF).
+    default each model's own. max_texts: None uses all. streamed: Not in memory; default by size (no RBF).
 
     Raises:
         UsageError: A value is out of bounds, or the pooling is unknown.
@@ -305,7 +305,7 @@ class LayerProfile(Result):
         return (0, *(range(1, self.depth + 1) if self.kept_blocks is None else self.kept_blocks))
 
     def covers(self, other: Self) -> bool:
-        """Return whether this profile has as much data as `other`, or another model or other texts."""
+        """Return whether `other` has another model or texts, or no more data than this profile."""
         subjects = [(row.encoder_digest, row.kept_blocks, row.texts_digest) for row in (self, other)]
         amounts = [(row.num_texts, row.num_pairs, row.num_queries) for row in (self, other)]
         return subjects[0] != subjects[1] or all(mine >= theirs for mine, theirs in zip(*amounts, strict=True))

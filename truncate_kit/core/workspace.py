@@ -188,13 +188,13 @@ def listed(numbers: Iterable[int]) -> str:
 
 
 def blocks_in_words(blocks: Sequence[int], depth: int | None = None) -> str:
-    """Write `blocks 1, 4, 6`, or with `depth` `blocks 1, 4, 6 of 6`."""
+    """Write "blocks 1, 4, 6"; given a depth, "blocks 1, 4, 6 of 6"."""
     of = "" if depth is None else f" of {depth}"
     return f"block{'s' * (len(blocks) > 1)} {listed(blocks)}{of}"
 
 
 def place_in_words(layer: int, blocks: Sequence[int] | None) -> str:
-    """Write `layer 3`, or `blocks 1, 4, 6` for chosen blocks."""
+    """Write "layer 3", or "blocks 1, 4, 6" for chosen blocks."""
     return blocks_in_words(blocks[:layer]) if blocks and layer else f"layer {layer}"
 
 

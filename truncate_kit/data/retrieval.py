@@ -107,7 +107,7 @@ def read_retrieval(
     an answer are dropped. Documents may be empty.
 
     Each row of a file is a query and its answers, one or a list; hard negatives and rows with the label 0 only add
-    documents. A column `split` chooses the test rows (`split_tables`).
+    documents. A column `split` marks the test rows (`split_tables`).
 
     Args:
         path: The folder or file.

@@ -220,7 +220,7 @@ def evaluate_retrieval(
         progress: True for bars and logs, or a callable.
 
     Raises:
-        UsageError: `top` is out of bounds, or `form` loses lengths that the measure needs.
+        UsageError: `top` is out of bounds, or `form` drops vector norms the measure needs.
         ModelError: The model's measure is unknown.
         DataError: Vectors are not finite.
     """

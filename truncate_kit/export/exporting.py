@@ -313,7 +313,7 @@ def _odd_batches(encoder: Encoder) -> dict[str, Batch]:
 
 
 def _random_batch(encoder: Encoder, size: int, length: int) -> Batch:
-    """Return random ids; the first row has the full length, others a random length."""
+    """Return random ids in rows of random length, after one of full length."""
     generator = torch.Generator().manual_seed(size * 10_007 + length)
     ids = torch.randint(int(encoder.backbone.config.vocab_size), (size, length), generator=generator)
     ends = torch.randint(min(2, length), length + 1, (size, 1), generator=generator)

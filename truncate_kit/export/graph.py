@@ -57,7 +57,7 @@ _CHOOSING = frozenset(("GatherND", "ReduceMax"))
 
 
 class Traced(nn.Module):
-    """An encoder with a second output: token states or, with heads, the scores (n // 2,) of texts i and i + n // 2."""
+    """An encoder that also returns token states or, with heads, scores (n // 2,) of texts i and i + n // 2."""
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
@@ -267,7 +267,7 @@ def count_fused_nodes(model: Any) -> dict[str, int]:
 
 
 def constant_weight(node: Any) -> Array | None:
-    """Return the node's constant matrix, if any, that int8 can store."""
+    """Return the node's constant matrix if int8 can store it."""
     match node.domain, node.op_type:
         case ("com.microsoft", "Attention"):
             sizes = node.attributes.get("qkv_hidden_sizes")

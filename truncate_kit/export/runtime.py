@@ -187,7 +187,7 @@ def bytes_of_rows(graph: Path, rows: int) -> int:
 
 
 class OnnxEncoder:
-    """An exported graph in ONNX Runtime. On the CPU, many batches run on one core each, few on all cores.
+    """An exported graph in ONNX Runtime. Many batches run on one CPU core each; few run on all.
 
     Args:
         reader: The tokenizer; needed to encode texts.

@@ -135,7 +135,7 @@ def _timings(report: BenchReport) -> Table:
 def gained_table(report: BenchReport) -> Table | None:
     """Compare size, score and speed, if a runtime timed both models.
 
-    Times of full are from `BASE` and times of lean from its graph, if measured; else both from one runtime.
+    Compares full in `BASE` with lean's graph; if not measured, both in one runtime.
     """
     shared = compared_in(report)
     if shared is None:

@@ -58,7 +58,7 @@ class Pairs(Examples):
     """Training examples of text pairs, given as token ids, with one target each.
 
     `loss` maps vectors (b, d), (b, d) and targets (b,) on the CPU to 0-d. `head` is trained with the encoder.
-    `separable`: True if the loss is a mean over pairs. If False, the CPU encodes texts of similar length together.
+    `separable`: True if the loss is a mean over pairs. If False, the CPU encodes a batch in length groups.
     """
 
     def __init__(
@@ -405,7 +405,7 @@ class LabelledTask:
             ]
 
     def trial(self, encoder: Encoder, seed: int) -> tuple[Pairs, Evaluator, Evaluator]:
-        """Return training examples, and dev and test evaluators with the same classifier."""
+        """Return train examples, and dev and test evaluators sharing one classifier."""
         train, dev, test = self._splits(seed)
         first, second = [self._first[pair.first] for pair in train], [self._second[pair.second] for pair in train]
         examples: Pairs = builder(self._row.examples)(encoder, first, second, train, seed)

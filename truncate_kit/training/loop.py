@@ -404,7 +404,7 @@ def precision(device: torch.device, name: str) -> Iterator[None]:
 def bucketed(
     order: Sequence[int], lengths: Sequence[int], batch_size: int, together: int | None = BUCKET_BATCHES
 ) -> list[list[int]]:
-    """Split a random order into batches of similar length: every `together` batches are sorted at once."""
+    """Split a random order into batches of similar length: sort by length within `together` batches."""
     if together is None:
         return [list(order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
     batches = []

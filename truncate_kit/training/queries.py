@@ -72,7 +72,7 @@ class RetrievalEvaluator(Evaluator):
         return sample
 
     def scores(self, queries: Tensor, documents: Tensor) -> NDArray[np.float64]:
-        """Return the metric of each query, × 100, from query and document vectors of `texts()`."""
+        """Return the metric × 100 of each query; both arguments are vectors of `texts()`."""
         count = len(self._relevance)
         with torch.autocast("cpu", enabled=False):  # scores are compared to two decimals
             ranked = search(queries[:count], documents[count:], self._measure, top=TOP, own=self._own)
@@ -113,8 +113,8 @@ def halved(data: RetrievalSet) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
 def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, RetrievalSet]:
     """Read training pairs of queries and answers, and held-out queries for selection and reporting.
 
-    With qrels/train.tsv, its queries train, and halves of dev, else test, select and report. Otherwise the queries of
-    one file are split: half train, a quarter selects, a quarter reports. Queries that select or report never train.
+    With qrels/train.tsv, train on its queries, and select and report on halves of dev, else test. Otherwise split the
+    queries of one file: half for training, a quarter each for selection and report. No query has two uses.
 
     Args:
         path: A folder in BEIR's layout.

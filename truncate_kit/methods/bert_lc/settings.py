@@ -106,7 +106,7 @@ class CombinationReport(Result):
         return _span([None if row is None else row[1:] for row in rows], side)
 
     def effects(self) -> dict[int, tuple[float, float]]:
-        """Return the change in points on dev and test if a layer is excluded, for layers with scores on all splits."""
+        """Return, for layers scored on all splits, the change in points on dev and test without that layer."""
         effects = {}
         for layer in range(self.depth + 1):
             rows = [None if (row := split.without[layer]) is None else row[1:] for split in self.splits]

@@ -271,7 +271,7 @@ def finetune_contrastive(
     Args:
         encoder: Model to truncate; stays unchanged.
         rows: Anchors, positives and, for `hard-negatives`, negatives. For raw text, `raw_texts` builds the rows.
-        data: Graded pairs: dev selects checkpoint and seed; test is scored once per seed.
+        data: Graded pairs: dev to select checkpoint and seed, test to score each seed.
         out: Output folder for `lean/`, `contrastive.json` and `trials/`; repeat the call to resume.
         settings: Settings of the run.
         generator: Frozen generator for `diffcse`; by default `encoder`.

@@ -61,8 +61,8 @@ LARGE_WIDTH = 1024
 def default_budget(objective: str, recipe: str, width: int) -> tuple[float, float, int]:
     """Return the default learning rate, learning rate with layer attention, and batch size.
 
-    From width 768, they come from Table 4 of the paper: the row of RoBERTa-large from width 1,024, else the row named
-    `recipe` (`Family.recipe`), else BERT-base. Narrower models, and objectives without `rates`, use
+    For width 768 or more, from the paper's Table 4: RoBERTa-large's row for 1,024 or more, else the row named `recipe`
+    (`Family.recipe`), else BERT-base. Narrower models, and objectives without `rates`, use
     `scaled_learning_rate` and the objective's batch size.
     """
     row, rate = OBJECTIVES[objective], scaled_learning_rate(width)

@@ -335,10 +335,10 @@ class Distillation:
         return (held[-1] if held else max(tried, key=lambda row: (row.score, -len(row.blocks)))).blocks
 
     def _settled(self, row: LeanModel) -> LeanModel:
-        """Replace the row's blocks by the leading subset with the best score after training on few texts.
+        """Replace the row's blocks by the best of the leading subsets after training on few texts.
 
-        Scores before training mislead: of all-MiniLM-L6-v2, blocks 5 and 6 lead, but blocks 1 and 6 are better after
-        training (benchmarks/lean).
+        Scores before training mislead: in all-MiniLM-L6-v2 blocks 5 and 6 lead, but 1 and 6 are better after training
+        (benchmarks/lean).
         """
         leading = [one for one in self._search.leading if len(one[0]) == len(row.blocks)]
         if len(self.budget.named_blocks or ()) == len(row.blocks) or len(leading) < 2 or self._few is None:
@@ -384,8 +384,8 @@ class Distillation:
     def _measure_graphs(self, encoders: Sequence[tuple[Blocks, Encoder]]) -> Measured:
         """Export each encoder in both precisions, and measure score, speed and size; the full model is first.
 
-        The full model's cosines between held-out texts, not labels, select the float layers of int8 graphs. The smaller
-        vocabulary keeps the training texts' pieces; its vectors are computed by the whole graph.
+        The float layers of int8 graphs are chosen by the full model's cosines between held-out texts, not labels.
+        Vectors with the smaller vocabulary (pieces of training texts) come from the whole graph.
         """
         texts, evaluator, report = self.texts, self.evaluator, self.report
         held_out = np.concatenate([self.choosing, self.reporting])

@@ -31,13 +31,13 @@ FEWEST_PAIRED = 10  # texts of each half
 
 
 class PairLabels:
-    """Labels of pairs: dev pairs select the blocks, test pairs give the reported scores.
+    """Labels of pairs: dev to select the blocks, test to report scores.
 
     Raises `DataError` if both splits are missing, or for ungraded pairs.
 
     Attributes:
         texts: Texts to exclude from training.
-        chosen_by: The pairs before splitting, if dev pairs select the blocks.
+        chosen_by: The pairs before splitting, if blocks are selected on dev.
         num_seen: Number of test pairs excluded because the full model has seen them.
     """
 
@@ -78,7 +78,7 @@ class PairLabels:
 
 
 class QueryLabels:
-    """Labels of a retrieval set: half of the queries select the blocks, the other half give the reported scores.
+    """Labels of a retrieval set: half of the queries to select the blocks, half to report scores.
 
     Raises `DataError` for too few queries.
     """

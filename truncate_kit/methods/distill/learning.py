@@ -73,7 +73,7 @@ class RawTexts:
 
 
 class TextStore:
-    """Texts written by `store_texts`, with token ids in one array, and vectors; queries come first."""
+    """Token ids and vectors of the texts that `store_texts` wrote; queries come first."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -314,7 +314,7 @@ class AgreementEvaluator(Evaluator):
         return AgreementEvaluator(ids, encoder.encode_ids(ids))
 
     def agreement(self, encoder: Encoder) -> Agreement:
-        """Return correlation and overlap, with intervals."""
+        """Return `encoder`'s agreement, with intervals."""
         return self.agreement_of(encoder.encode_ids(self._ids))
 
     def agreement_of(self, vectors: Tensor) -> Agreement:
@@ -418,7 +418,7 @@ class TaughtTexts(Examples):
 
 
 def _distance_of_states(states: Sequence[Tensor], inputs: Batch, full: tuple[Encoder, Blocks], tokens: int) -> Tensor:
-    """Return the mean 1 − cosine between token states after the kept blocks; `tokens`: number over all processes."""
+    """Return the mean 1 − cosine of lean and full token states after kept blocks; tokens: of all processes."""
     encoder, blocks = full
     with torch.no_grad():
         wanted = encoder.hidden_states(inputs)
@@ -433,7 +433,7 @@ class StudentRun(TrainingRun):
 
     dropout = False
     bucket_batches = 96
-    """With 96, padding is 2.5 % of the tokens of 118,000 texts in batches of 16; with 24, 9.5 %."""
+    """Padding of 118,000 texts in batches of 16: 2.5 % of the tokens; 9.5 % if this is 24."""
 
     def is_settled(self) -> bool:
         """Return whether scores have stopped growing."""

@@ -270,8 +270,8 @@ class HeldOutScores(Result):
 class DistillResult(Result):
     """Result of `distill`.
 
-    texts: counts. `num_texts`: stored texts, including `num_queries`; `cut`: texts longer than the model's limit;
-    `repeated`, `excluded`: texts not stored; `compared`: texts to exclude; `tokens`: all tokens; `middle`, `long`: 50 %
+    texts: `num_texts`: stored texts, including `num_queries`; `cut`: texts longer than the model's limit;
+    `repeated`, `excluded`: texts not stored; `compared`: `exclude` texts; `tokens`: all tokens; `middle`, `long`: 50 %
     and 95 % quantiles of tokens per text.
     """
 
@@ -313,7 +313,7 @@ class DistillResult(Result):
 
     @property
     def holds_unseen(self) -> bool | None:
-        """Return whether the chosen model loses at most `within` on report data, if known."""
+        """Return whether the chosen model also keeps `within` on report data, if known."""
         if self.needed is None:
             return None
         if self.metric == self.settings.agreement:
@@ -357,7 +357,7 @@ def graph_within(rows: Sequence[LeanModel], budget: Budget, needed: float | None
 
 
 def merged_graphs(measured: Sequence[Measured]) -> tuple[LeanModel, ...]:
-    """Merge measurements, the full model first, then larger models first; scale earlier speeds to the latest run."""
+    """Merge measurements, from most to fewest blocks; scale earlier speeds to the latest run."""
     latest = measured[-1].rows
     rows = {(row.graph, row.dims): row for row in latest}
     for earlier in measured[:-1]:

@@ -40,7 +40,7 @@ def _code_widths(text: str) -> tuple[int, int]:
     widths = whole_numbers(text)
     if len(widths) > 2:
         hint = "Give one width for all blocks, or two: for lower and for upper blocks."
-        raise UsageError(f"`codes` {text} names {len(widths)} widths.", hint=hint)
+        raise UsageError(f"`codes` {text}: over two widths.", hint=hint)
     return widths[0], widths[-1]
 
 
@@ -50,11 +50,11 @@ class FrozenSettings(Result):
 
     Not in the FREEZE report: epochs, batch size, learning rate, hidden units, seeds, the score `exp`, and training the
     encoders further in the step `autoencoder`. In the report, only the last model uses the loss `log-variance`,
-    log Var(ŷ − y). The first seed draws raw sentences and trains the autoencoders.
+    log Var(ŷ − y). Raw sentences and autoencoders use the first seed.
     """
 
     layers: str = setting(
-        "auto", "How many of the lowest blocks to use: 6, 3,6,9 or 1..6; auto: all.", LAYERS, name="--layer"
+        "auto", 'Numbers of lowest blocks to try: 6, "3,6,9" or 1..6; auto: all.', LAYERS, name="--layer"
     )
     steps: tuple[str, ...] = setting(
         STEPS,
@@ -83,7 +83,7 @@ class FrozenSettings(Result):
     epochs: int = setting(20, "Epochs; the best on dev is kept. Not from the FREEZE report.", TRAINING, bounds=EPOCHS)
     nli_epochs: int = setting(3, bounds=EPOCHS)
     pretraining_epochs: int = setting(10, bounds=EPOCHS)
-    batch_size: int = setting(64, "Pairs per step; not from the FREEZE report.", TRAINING, bounds=BATCH)
+    batch_size: int = setting(64, "Pairs per step (our default, not FREEZE's).", TRAINING, bounds=BATCH)
     learning_rate: float = setting(1e-3, "Peak learning rate; not from the FREEZE report.", TRAINING, bounds=RATE)
     precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
     seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds, from 0; not from the FREEZE report.")

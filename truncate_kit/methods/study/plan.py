@@ -49,7 +49,7 @@ published = "stsb/en"
 [[tasks]]
 data = "bundled"
 name = "by queries"
-retrieval = "search"             # folder; half of the queries choose the epoch, half report
+retrieval = "search"             # folder; queries are halved, to choose the epoch and to report
 search_metric = "ndcg"           # or mrr, recall
 """
 

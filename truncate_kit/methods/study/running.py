@@ -129,7 +129,7 @@ def _models(
 
 
 def check_study(study: Study, device: str | None = None) -> Published:
-    """Load every model and data set to find mistakes before training; return the published figures."""
+    """Load every model and data set to find mistakes before training; return published scores."""
     published = read_published(study.published)
     check_published(study, published)
     for precision in {task.precision for task in study.tasks} | {prior.precision for prior in study.priors}:
@@ -263,7 +263,7 @@ class Part:
         return texts[:: -(-len(texts) // MOST_TEXTS)]
 
     def _collect(self, layers: Sequence[int]) -> None:
-        """Store states: all layers, untrained and trained at the last layer; the last layer of other trained models."""
+        """Store states of all layers, untrained and trained at the last, and other trained models' last states."""
         depth, store = self.full.depth, self.store
         store.tensor("states-untrained", lambda: self._states(self.full, "untrained"))
         missing = [(layer, CKA_SEED) for layer in {*layers, depth} if not store.has_weights(_trained(layer))]

@@ -84,8 +84,8 @@ def finetune(
         full: The full model, if `encoder` was cut before.
         blocks: The kept blocks of `full`, if not the first ones.
         before: Training before the task, in words for model cards.
-        retrieval: Retrieval set that replaces dev and test: half of its queries choose epoch and layer, the other half
-            is reported. Training pairs with a text of the set are excluded, or judged pairs with a query of the set.
+        retrieval: Retrieval set that replaces dev and test: half of its queries for choosing epoch and layer,
+            half for reporting. Training pairs with a text (judged pairs: with a query) of the set are excluded.
         progress: True draws bars; a `TrialWatcher` receives steps, epochs and finished trials.
         engine: Runs the trials; by default one after another in this process.
 
@@ -130,7 +130,7 @@ def sweep_prediction(
     *,
     max_length: int | None = None,
 ) -> "DropPrediction | None":
-    """Predict a drop for `finetune` from training pairs alone, as the other pairs choose and report.
+    """Predict a drop for `finetune` from training pairs alone, as others are for selection and report.
 
     Args:
         encoder: Model to cut.
@@ -173,7 +173,7 @@ class Search:
         return chosen
 
     def guided(self) -> int:
-        """Train all layers for one epoch with one seed, the best third for three, a third of these for nine, …."""
+        """Train all layers for one epoch with one seed; repeatedly, train the best third three times as long."""
         epochs, budget, candidates = 1, self._runner.settings.epochs, list(self._layers)
         while True:
             epochs = min(epochs, budget)
@@ -205,7 +205,7 @@ class Search:
         return self._race(contending)
 
     def _race(self, contending: set[int]) -> int:
-        """Train these layers for as many epochs as `RACE_SHARE` allows; return the best, which trains on later."""
+        """Train these layers for as many epochs as `RACE_SHARE` allows; return the best, to be trained further."""
         runner, seed, budget = self._runner, self._seeds[0], self._runner.settings.epochs
         whole = len(self._seeds) * runner.steps(budget) * (_blocks(self._layers) - max(1, *self._layers))
         each = runner.steps(1) * max(1, _blocks(contending) - max(1, min(contending)))
