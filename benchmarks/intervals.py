@@ -1,0 +1,66 @@
+"""How often 95 % intervals hold on drawn data: `python -m benchmarks.intervals [--draws 1000]`."""
+
+import argparse
+import functools
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from truncate_kit.analysis.cka import StreamedCKA, compare_layers
+
+WIDTH = 12
+ALL_TEXTS = 200_000  # for the true CKA
+
+
+def paired_states(pairs: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Draw states (2 × pairs, WIDTH) of two models; the texts of a pair differ by a fifth of the deviation."""
+    draw = torch.Generator().manual_seed(seed)
+    x = torch.randn(pairs, WIDTH, generator=draw).repeat_interleave(2, 0)
+    x = x + 0.2 * torch.randn(2 * pairs, WIDTH, generator=draw)
+    noise = torch.randn(pairs, WIDTH, generator=draw).repeat_interleave(2, 0)
+    return x, x * torch.linspace(0.2, 2, WIDTH) + noise
+
+
+@functools.cache
+def true_cka() -> float:
+    """Return CKA of `ALL_TEXTS` texts."""
+    streamed = StreamedCKA()
+    streamed.update(*(states[None] for states in paired_states(ALL_TEXTS // 2, 2**31)))
+    return float(streamed.result())
+
+
+def cka_of_pairs(pairs: int, draws: int, *, grouped: bool) -> tuple[float, float]:
+    """Return the coverage of CKA's interval over `pairs` pairs, and the mean error of CKA."""
+    true, groups = true_cka(), torch.arange(pairs).repeat_interleave(2) if grouped else None
+    held, error = 0, 0.0
+    for seed in range(draws):
+        curve, _ = compare_layers(*(states[None] for states in paired_states(pairs, seed)), groups=groups)
+        held += curve.low[0] <= true <= curve.high[0]
+        error += (curve.values[0] - true) / draws
+    return held / draws, error
+
+
+CASES: dict[str, Callable[[int], tuple[float, float]]] = {
+    f"CKA, {2 * pairs:,} texts of pairs, blocks of {'pairs' if grouped else 'texts'}": (
+        lambda draws, pairs=pairs, grouped=grouped: cka_of_pairs(pairs, draws, grouped=grouped)
+    )
+    for pairs in (100, 1000)
+    for grouped in (True, False)
+}
+"""Coverage and mean error of each case for a number of draws."""
+
+
+def main() -> None:
+    """Print a Markdown table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--draws", type=int, default=1000)
+    draws = parser.parse_args().draws
+    print("| 95 % interval | holds, % | mean error |\n|---|---|---|")
+    for name, case in CASES.items():
+        coverage, error = case(draws)
+        print(f"| {name} | {100 * coverage:.1f} | {error:+.3f} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
