@@ -21,6 +21,7 @@ from truncate_kit.core.results import (
     setting,
     whole_numbers,
 )
+from truncate_kit.core.vectors import too_few
 from truncate_kit.core.workspace import place_in_words
 from truncate_kit.export.record import graphs_in
 
@@ -278,13 +279,22 @@ class BenchReport(Result):
     bundled: bool = False  # synthetic pairs
     metric: str = SPEARMAN
     # Scores × 100 (`lean`, `full`); their paired `difference` and its bootstrap interval (`low`, `high`) at confidence
-    # `level`; the numbers of `resamples` with a defined score and of distinct pairs (`num_pairs`).
+    # `level`; the numbers of `resamples` with a defined score and of distinct pairs or queries
+    # (`num_pairs`); of queries also those that score higher and lower with the lean model (`num_higher`, `num_lower`).
     quality: dict[str, float] | None = None
     quality_backend: str | None = None
     comparison: Comparison | None = None
     distinct_texts: int = 0  # `num_texts` of these are timed
     exported: dict[str, str] = field(default_factory=dict)  # paths of newly exported graphs, by role
     notes: tuple[str, ...] = ()
+
+    @property
+    def too_few(self) -> str | None:
+        """Return what to say instead of the interval of `quality`, if pairs or queries are too few."""
+        if (quality := self.quality) is None:
+            return None
+        changed = (int(quality["num_higher"]), int(quality["num_lower"])) if "num_higher" in quality else None
+        return too_few(int(quality["num_pairs"]), *self.unit, changed)
 
     @property
     def unit(self) -> tuple[str, str]:

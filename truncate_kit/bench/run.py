@@ -54,7 +54,7 @@ from truncate_kit.core.hardware import (
 )
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.core.results import SEARCH_METRICS
-from truncate_kit.core.vectors import LEVEL, RESAMPLES, Array
+from truncate_kit.core.vectors import LEVEL, RESAMPLES, Array, changed_queries
 from truncate_kit.core.workspace import read_origin, was_trained
 from truncate_kit.data.pairs import BUNDLED, PairSet, pairs_fingerprint
 from truncate_kit.data.retrieval import RetrievalSet
@@ -228,6 +228,7 @@ def score_all(
         return fields
     fields["comparison"] = compare_training(*contestants.subjects)
     shared = [row.name for row in contestants.backends if {("lean", row.name), ("full", row.name)} <= scores.keys()]
+    changed = dict[str, int]()
     if shared and fields["comparison"] != "unfair":
         (lean, ours), (full, theirs) = (scores[role, shared[0]] for role in contestants.encoders)
         if isinstance(data, PairSet):
@@ -239,8 +240,10 @@ def score_all(
             from truncate_kit.evaluation.retrieval import estimated
 
             (_, (low, high)), resamples, num_pairs = estimated(ours - theirs, seed=seed), RESAMPLES, len(ours)
+            higher, lower = changed_queries(ours - theirs)
+            changed = {"num_higher": higher, "num_lower": lower}
         quality = {"lean": lean, "full": full, "difference": lean - full, "low": low, "high": high, "level": LEVEL}
-        quality |= {"resamples": resamples, "num_pairs": num_pairs}
+        quality |= {"resamples": resamples, "num_pairs": num_pairs, **changed}
         fields |= {"quality": quality, "quality_backend": shared[0]}
     return fields
 

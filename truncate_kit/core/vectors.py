@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import comb
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
@@ -156,11 +157,14 @@ def similarities(encoder: object, first: "Tensor", second: "Tensor") -> "Tensor"
 LEVEL = 0.95
 FEWEST_COMPARED = 20
 """Fewest pairs for a bootstrap interval."""
+FEWEST_DIFFERING = 20
+"""Fewest queries with different scores for an interval of the difference of two models."""
 FEWEST_COMPARED_QUERIES = 50
 """Fewest queries for an interval; two models give equal results for most."""
 RESAMPLES = 2_000  # of scored pairs or queries
 TEXT_RESAMPLES = 500  # of texts: twenty pairs each, ranked again
 _CELLS = 4_000_000  # counts at a time
+_SAME_SCORE = 1e-9  # points
 DRAWS = 200  # of a trial's dev pairs, kept in its record
 
 
@@ -233,8 +237,32 @@ def mean_and_std(scores: Sequence[float]) -> Span:
     return fmean(scores), stdev(scores) if len(scores) > 1 else None
 
 
-def too_few(number: int | None, one: str, many: str) -> str | None:
-    """Return a warning if `number` pairs or queries are too few to compare two models."""
+def sign_test(higher: int, lower: int) -> float:
+    """Return the two-sided p-value of the exact sign test, without ties (Dixon and Mood 1946)."""
+    tail = sum(comb(higher + lower, count) for count in range(min(higher, lower) + 1))
+    return min(1.0, 2 * tail / (1 << higher + lower))
+
+
+def changed_queries(differences: Array) -> tuple[int, int]:
+    """Return how many queries score higher and how many lower; lean less full, (queries,)."""
+    return int((differences > _SAME_SCORE).sum()), int((differences < -_SAME_SCORE).sum())
+
+
+def too_few(number: int | None, one: str, many: str, changed: tuple[int, int] | None = None) -> str | None:
+    """Return what to say instead of an interval if `number` pairs or queries are too few to compare two models.
+
+    changed: numbers of queries with a higher and a lower score. The bootstrap needs `FEWEST_DIFFERING` of them: with
+    50 queries of which 5 % change, its 95 % interval covers 70 %.
+    """
+    if changed is not None:
+        if (differing := sum(changed)) >= FEWEST_DIFFERING:
+            return None
+        value = sign_test(*changed)
+        verdict = "no difference shown" if value > 1 - LEVEL else "better" if changed[0] > changed[1] else "worse"
+        return (
+            f"{differing:,} of {number:,} {many} differ, {changed[0]:,} of them higher: {verdict} (exact sign test, "
+            f"p = {value:.2g})"
+        )
     if number is None or number >= (FEWEST_COMPARED_QUERIES if one == "query" else FEWEST_COMPARED):
         return None
     return f"{number:,} {many} are too few to tell which model is better"

@@ -17,7 +17,17 @@ from truncate_kit.core.errors import UsageError, counted, longer_texts, require
 from truncate_kit.core.hardware import check_threads
 from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
 from truncate_kit.core.results import SEARCH_METRICS, Bounds, SearchMetric, check_number
-from truncate_kit.core.vectors import RESAMPLES, TextEncoder, VectorFormat, VectorPrecision, draws, interval, too_few
+from truncate_kit.core.vectors import (
+    FEWEST_DIFFERING,
+    RESAMPLES,
+    TextEncoder,
+    VectorFormat,
+    VectorPrecision,
+    changed_queries,
+    draws,
+    interval,
+    too_few,
+)
 from truncate_kit.core.workspace import read_origin
 from truncate_kit.data.retrieval import RetrievalSet, read_retrieval
 from truncate_kit.data.seen import seen_among
@@ -290,8 +300,7 @@ def compare(
             f"Lean queries have {widths['lean']} dimensions, the full model's index {widths['full']}: lean "
             "queries cannot search this index."
         )
-    few = too_few(len(data.queries), "query", "queries")
-    rows, best, verdict, size = list[Score](), None, "", (len(data.queries), len(data.documents))
+    rows, best, size = list[Score](), None, (len(data.queries), len(data.documents))
     for precision in PRECISIONS:
         form = VectorFormat(precision=precision)
         try:
@@ -307,19 +316,22 @@ def compare(
             values |= {f"overlap@{top}": float(overlaps(places, best[0]).mean()), "nDCG less full": None}
             intervals = {}
             if scores is not best[1]:
-                values["nDCG less full"], ends = estimated(scores["ndcg"] - best[1]["ndcg"])
-                if not few:
+                differences = scores["ndcg"] - best[1]["ndcg"]
+                changed = changed_queries(differences)
+                values["nDCG less full"], ends = estimated(differences)
+                few = too_few(size[0], "query", "queries", changed)
+                if few is None:
                     intervals["nDCG less full"] = ends
                 if (way, precision) == ("lean queries, full index", "float32"):
                     shown = "better" if ends[0] > 0 else "worse" if ends[1] < 0 else "no difference shown"
-                    verdict = f"{shown} (95 % interval {ends[0]:+.1f} to {ends[1]:+.1f} points of nDCG@{top})"
+                    found = f"{sum(changed):,} of {size[0]:,} queries differ: {shown} (95 % interval of nDCG@{top} "
+                    found = few or f"{found}{ends[0]:+.1f} to {ends[1]:+.1f})"
+                    notes.append(f"Lean queries on the full model's index: {found}.")
             values["bytes per vector"] = form.bytes_per_vector(widths[index])
             labels = {"search": way, "vectors": precision}
             rows.append(Score(task=data.name, labels=labels, values=values, intervals=intervals, size=size))
-    if few:
-        notes.append(f"Differences have no interval: {few}.")
-    elif verdict:
-        notes.append(f"Lean queries on the full model's index: {verdict}.")
+    if any(row.values["nDCG less full"] is not None and not row.intervals for row in rows):
+        notes.append(f"A difference has no interval if fewer than {FEWEST_DIFFERING} queries differ.")
     return SuiteReport(
         suite="comparison",
         model=names[1],

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from truncate_kit.bench.result import BACKENDS, BASE, GRAPH, BenchedModel, BenchReport, percentile
 from truncate_kit.core.errors import counted
 from truncate_kit.core.hardware import PRECISIONS
-from truncate_kit.core.vectors import FEWEST_COMPARED, too_few
+from truncate_kit.core.vectors import FEWEST_COMPARED
 from truncate_kit.export.record import ExportReport
 from truncate_kit.report.view import (
     BLUE,
@@ -69,8 +69,8 @@ def view_bench_report(report: BenchReport) -> View:
 def quality_sentence(report: BenchReport, quality: dict[str, float]) -> str:
     """Describe the difference in score, with its interval."""
     scores = "{} lean {lean:.2f}, full {full:.2f}: {difference:+.2f} points".format(report.metric, **quality)
-    if few := too_few(int(quality["num_pairs"]), *report.unit):
-        return f"{scores}; {few}."
+    if report.too_few:
+        return f"{scores}; {report.too_few}."
     low, high, compared = quality["low"], quality["high"], counted(int(quality["num_pairs"]), *report.unit)
     verdict = "lean is better" if low > 0 else "lean is worse" if high < 0 else "no difference shown"
     return (

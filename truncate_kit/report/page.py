@@ -20,7 +20,6 @@ from truncate_kit.bench.result import BACKENDS, BenchReport
 from truncate_kit.core.errors import UsageError, capitalized, counted, harmless
 from truncate_kit.core.files import digest_of, local_path, read_json, write_text
 from truncate_kit.core.results import VERSION, Result
-from truncate_kit.core.vectors import too_few
 from truncate_kit.core.workspace import (
     RESULT_FILES,
     Method,
@@ -260,7 +259,7 @@ def recommend(run: Run) -> tuple[str, list[str]]:
         if (held_out := result.scores) is not None:
             scores, on, few = held_out.to_dict(), held_out.data, held_out.too_few
     if bench is not None and bench.quality is not None:
-        scores, on, few = bench.quality, bench.scored_on or "", too_few(int(bench.quality["num_pairs"]), *bench.unit)
+        scores, on, few = bench.quality, bench.scored_on or "", bench.too_few
         grounds.append(quality_sentence(bench, bench.quality))
     if run.says_little(on):
         grounds.append(BUNDLED_SAY_LITTLE)

@@ -9,6 +9,7 @@ from torch import nn
 
 from truncate_kit.core.errors import DataError, TruncateKitError, counted
 from truncate_kit.core.results import SEARCH_METRICS
+from truncate_kit.core.vectors import changed_queries
 from truncate_kit.core.workspace import RESULT_FILES, Workspace
 from truncate_kit.data.pairs import PairSet, PairSplits, TextPair, splits_for
 from truncate_kit.data.retrieval import RetrievalSet
@@ -108,8 +109,9 @@ class QueryLabels:
         ours, theirs = lean.encode_ids(own_ids), full.encode_ids(ids)
         lean_scores, full_scores = judge.scores(ours, ours), judge.scores(theirs, theirs)
         scores, mixed = (lean_scores.mean(), full_scores.mean()), float(judge.scores(ours, theirs).mean())
-        ends, metric = estimated(lean_scores - full_scores)[1], SEARCH_METRICS[self._data.metric]
-        return _compared(self.name, metric, scores, ends, len(lean_scores), mixed)
+        differences, metric = lean_scores - full_scores, SEARCH_METRICS[self._data.metric]
+        made = _compared(self.name, metric, scores, estimated(differences)[1], len(differences), mixed)
+        return replace(made, changed=changed_queries(differences))
 
 
 Labels = PairLabels | QueryLabels

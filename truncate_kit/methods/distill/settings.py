@@ -254,6 +254,7 @@ class HeldOutScores(Result):
     low: float
     high: float
     num_compared: int | None = None
+    changed: tuple[int, int] | None = None  # queries with a higher and with a lower score
 
     @property
     def of_queries(self) -> bool:
@@ -263,7 +264,8 @@ class HeldOutScores(Result):
     @property
     def too_few(self) -> str | None:
         """Return a warning if pairs or queries are too few for an interval."""
-        return too_few(self.num_compared, *(("query", "queries") if self.of_queries else ("pair", "pairs")))
+        names = ("query", "queries") if self.of_queries else ("pair", "pairs")
+        return too_few(self.num_compared, *names, self.changed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
