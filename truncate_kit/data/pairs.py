@@ -264,12 +264,10 @@ def load_pairs(
     similarity sets is merged (`load_words`). Dev and test splits with hidden labels, all -1 as in GLUE, are left out
     with a note.
 
-    Args:
-        name_or_path: An existing path, else a hub name.
-        columns: Column names of first text, second text and score; by default common names.
-        scale: Lowest and highest possible score; by default known or inferred.
-        classes: The third column holds classes; targets are indices into the sorted classes of train.
-        divide: False keeps a single file in one split: `dev` or `test` if the file has this name, else `train`.
+    columns: Column names of first text, second text and score; by default common names.
+    scale: Lowest and highest possible score; by default known or inferred.
+    classes: The third column holds classes; targets are indices into the sorted classes of train.
+    divide: False keeps a single file in one split: `dev` or `test` if the file has this name, else `train`.
 
     Raises:
         DataError: A row is invalid (the message names file and row), or there are too few pairs to split.
@@ -455,7 +453,6 @@ def _pair_sets(
     *,
     classes: bool = False,
 ) -> dict[str, Any]:
-    """Return the `PairSet` of each split."""
     names = {split: _columns(table, columns, LABEL if classes else SCORE) for split, table in tables.items()}
     last = {split: names[split][2] for split in tables}
     targets, fields = _places_of_classes(name, tables, last) if classes else _scores(name, tables, last, scale)

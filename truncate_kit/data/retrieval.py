@@ -41,7 +41,6 @@ class RetrievalSet:
     Attributes:
         documents: Title and text of each document, joined by a space.
         relevance: Grades > 0 of each query's answers, by index in `documents`; never empty.
-        metric: Selection metric.
         other_queries: Queries of other splits (not train), excluded from training.
     """
 
@@ -109,12 +108,10 @@ def read_retrieval(
     Each row of a file is a query and its answers, one or a list; hard negatives and rows with the label 0 only add
     documents. A column `split` marks the test rows (`split_tables`).
 
-    Args:
-        path: The folder or file.
-        corpus: For a file: more texts to search, read by `read_texts`.
-        split: For a folder: name of a file in qrels; by default test, else dev, else the only file.
-        metric: Selection metric: ndcg, mrr or recall.
-        chooses: For selection: prefer dev to test if dev has at least 2 × `FEWEST_QUERIES` queries.
+    corpus: For a file: more texts to search, read by `read_texts`.
+    split: For a folder: name of a file in qrels; by default test, else dev, else the only file.
+    metric: Selection metric: ndcg, mrr or recall.
+    chooses: For selection: prefer dev to test if dev has at least 2 × `FEWEST_QUERIES` queries.
 
     Raises:
         DataError: The data are invalid; the message names file and row.

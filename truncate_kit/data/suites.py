@@ -39,12 +39,9 @@ def find_sts(folder: str | Path, *, joined: bool = False) -> tuple[PairSet, ...]
 
     STSB uses its test split, SICK-R all its splits, STS12 … 16 all files but `train`; the scale is the range of scores.
 
-    Args:
-        folder: Holds a file or folder for each set.
-        joined: Use all files of every set, as in BERT-LC.
+    joined: Use all files of every set, as in BERT-LC.
 
-    Raises:
-        DataError: A set cannot be read, or no set is found.
+    Raises `DataError` if a set cannot be read, or no set is found.
     """
     sets = []
     for name, files in _find_sets([Path(folder)], _STS).items():
@@ -85,7 +82,6 @@ def read_trained_pairs(path: str | Path) -> Keys:
 
 
 def _find_sets(folders: Sequence[Path], sets: Mapping[str, Collection[str]]) -> dict[str, list[Path]]:
-    """Return the table files of each set, from a file or folder with its name."""
     if not folders[0].is_dir():
         raise DataError(f"{folders[0]} is not a folder.", hint="Give a folder that holds one folder or file per set.")
     items = [item for folder in folders if folder.is_dir() for item in sorted(folder.iterdir())]

@@ -27,10 +27,7 @@ _HINT = "Call the columns anchor, positive and optionally negative; or set `colu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TripletSet:
-    """Rows for contrastive learning, and a note on the source.
-
-    A row holds an anchor, a text of the same meaning, and possibly a hard negative.
-    """
+    """Rows of an anchor, a text of the same meaning, and possibly a hard negative; and a note on the source."""
 
     name: str
     rows: tuple[tuple[str, ...], ...]

@@ -52,7 +52,7 @@ def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) 
     float32. Poolings and heads over layers are removed unless all blocks stay.
 
     blocks: Numbers from 1 to L in rising order.
-    copy_weights: See `truncate`.
+    encoder, copy_weights: See `truncate`.
 
     Raises:
         LayerOutOfRangeError: A block does not exist.
