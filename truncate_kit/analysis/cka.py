@@ -484,7 +484,6 @@ class StreamedCKA:
         return own
 
     def _hsic(self, sums: Tensor) -> Tensor:
-        """Return HSIC of two layers, a float64 scalar, from their summed products."""
         count, (cross, left, right, lengths) = self.count, (sums[:-2, :-2], sums[:-2, -2], sums[-2, :-2], sums[-2, -2])
         m, p, a, b = sums[:-2, -1] / count, sums[-1, :-2] / count, sums[-2, -1], sums[-1, -2]
         product = (cross - count * torch.outer(m, p)).square().sum()

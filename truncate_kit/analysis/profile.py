@@ -329,7 +329,6 @@ def _is_streamed(settings: AnalysisSettings, models: Sequence[Encoder], count: i
 
 
 def _drawn_pairs(pairs: "list[TextPair]", settings: AnalysisSettings) -> "list[TextPair]":
-    """Return random pairs with at most `max_texts` distinct texts, in their original order."""
     if settings.max_texts is None:
         return pairs
     seen, kept = set[str](), list[int]()

@@ -216,9 +216,7 @@ class AnalysisSettings:
     outliers: Number of dimensions of largest variance that a second CKA curve excludes. intervals: Number of text
     groups for confidence intervals; 0 or too few texts: no intervals. blocks: See `keep`; by default all. pooling: By
     default each model's own. max_texts: None uses all. streamed: Not in memory; default by size (no RBF).
-
-    Raises:
-        UsageError: A value is out of bounds, or the pooling is unknown.
+    Raises `UsageError`.
     """
 
     estimator: Estimator = setting(
@@ -269,7 +267,6 @@ class LayerProfile(Result):
     pooling: str
     raw: bool
     parameters: tuple[int | None, ...]  # after a cut at each layer, pooler excluded; missing if a cut is impossible
-    # With the reference at the same relative depth, or the model's middle layer.
     cka: Curve
     cka_without_outliers: Curve | None  # without dimensions of largest variance
     outliers: int  # number of these dimensions

@@ -152,7 +152,7 @@ class PairSet:
         return distinct_texts(self.pairs)
 
     def check_ranked(self) -> None:
-        """Raise `DataError` if the scores do not allow a correlation (`check_ranks`)."""
+        """See `check_ranks`."""
         check_ranks(self.scores(), self.name)
 
     def check_graded(self) -> None:
@@ -270,7 +270,7 @@ def load_pairs(
     divide: False keeps a single file in one split: `dev` or `test` if the file has this name, else `train`.
 
     Raises:
-        DataError: A row is invalid (the message names file and row), or there are too few pairs to split.
+        DataError: A row is invalid, or there are too few pairs to split.
         UsageError: The scale is invalid, or given for classes.
     """
     if classes and scale is not None:
@@ -401,7 +401,7 @@ def is_hub_name(name: str) -> bool:
 
 
 def read_hub(name: str) -> dict[str, Table]:
-    """Read train, dev and test of the hub set NAME or NAME:CONFIG without running its code. Raises `DataError`."""
+    """Read train, dev and test of the hub set NAME or NAME:CONFIG without running its code."""
     import datasets
     from datasets.utils.logging import disable_progress_bar
 
@@ -486,7 +486,6 @@ def _columns(table: Table, wanted: Sequence[str] | None, role: str) -> Sequence[
 def _scores(
     name: str, tables: Mapping[str, Table], columns: Mapping[str, str], scale: Sequence[float] | None
 ) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    """Return the scores of each split, and their scale."""
     if scale is not None and (len(scale) != 2 or not 0 < scale[1] - scale[0] < math.inf):
         problem = f"{','.join(map(str, scale))} is not a scale: give the lowest and then the highest possible score."
         raise UsageError(problem, hint="For example `scale=(0, 5)`.")
@@ -507,7 +506,6 @@ def _scores(
 def _places_of_classes(
     name: str, tables: Mapping[str, Table], columns: Mapping[str, str]
 ) -> tuple[dict[str, list[float]], dict[str, Any]]:
-    """Return the class indices of each split, and the sorted classes of train."""
     labels = {split: table.labels(columns[split]) for split, table in tables.items()}
     classes = sorted(set(labels["train"] if "train" in labels else chain(*labels.values())))
     if not 2 <= len(classes) <= MOST_CLASSES:
@@ -528,7 +526,7 @@ def holds_words(folder: Path) -> bool:
 
 
 def load_words(folder: Path) -> PairSplits:
-    """Merge `rg65.csv`, `wordsim353_sim.csv`, `simlex999.csv` and `simverb3500.csv` of a folder. Raises `DataError`.
+    """Merge `rg65.csv`, `wordsim353_sim.csv`, `simlex999.csv` and `simverb3500.csv` of a folder.
 
     If `wordsim353_sim.csv` (as in TMFT's released code) is missing, `wordsim353.csv` (as in the TMFT paper) is read.
     Scores are divided by the highest possible score, and averaged over repeated pairs. Every seed draws a 70/15/15 %

@@ -114,7 +114,6 @@ def read_retrieval(
     chooses: For selection: prefer dev to test if dev has at least 2 × `FEWEST_QUERIES` queries.
 
     Raises:
-        DataError: The data are invalid; the message names file and row.
         UsageError: The metric is unknown, a folder gets `corpus`, or a file `split`.
     """
     path, chooses_by = Path(path), known_name("search metric", metric, SEARCH_METRICS)
@@ -157,7 +156,6 @@ def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> Retrieval
 
 
 def _texts_by_id(folder: Path, name: str) -> dict[str, str]:
-    """Return texts by id; titles precede texts."""
     path = jsonl_in(folder, name)
     if path is None:
         raise DataError(f"{folder} holds no {name}.jsonl.", hint=_LAYOUT)

@@ -106,7 +106,7 @@ def seen_note(keys: Keys, description: str, models: Mapping[Any, Keys]) -> str:
 
 
 def seen_before(pairs: "PairSet", models: Mapping[str, Keys]) -> str:
-    """Return one sentence for each model that was trained or selected on some of these pairs."""
+    """Return the `seen_note` of these pairs."""
     return seen_note(pair_keys(pairs), f"pairs of {pairs.name}", models)
 
 

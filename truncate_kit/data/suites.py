@@ -41,7 +41,7 @@ def find_sts(folder: str | Path, *, joined: bool = False) -> tuple[PairSet, ...]
 
     joined: Use all files of every set, as in BERT-LC.
 
-    Raises `DataError` if a set cannot be read, or no set is found.
+    Raises `DataError` if no set is found.
     """
     sets = []
     for name, files in _find_sets([Path(folder)], _STS).items():
@@ -55,14 +55,14 @@ def find_transfer(folder: str | Path) -> tuple[PairSet, ...]:
     """Find the classification sets in a folder and its subfolder `transfer`, in BERT-LC's order.
 
     Files have one or two text columns and `label`; single texts have empty second texts. Targets are indices into the
-    classes. Empty texts are kept: MPQA has three. Raises `DataError`.
+    classes. Empty texts are kept: MPQA has three.
     """
     folders = [Path(folder), Path(folder) / "transfer"]
     return tuple(_labelled(name, files) for name, files in _find_sets(folders, _TRANSFER).items())
 
 
 def read_trained_pairs(path: str | Path) -> Keys:
-    """Return the keys of a file's pairs, or of train and dev in a folder; scores are optional. Raises `DataError`."""
+    """Return the keys of a file's pairs, or of train and dev in a folder; scores are optional."""
     path = Path(path)
     if path.is_dir():
         tables = {split: read_shards(files) for split, files in find_split_files(path).items()}
@@ -113,7 +113,6 @@ def _files_of_set(folder: Path) -> list[Path]:
 
 
 def _scored(name: str, files: list[Path], *, joined: bool) -> Iterator[PairSet]:
-    """Yield the pairs of each file, or of the splits that MTEB scores."""
     whole = joined or name == "SICK-R"
     alone = len(files) == 1 and split_named(files[0].name) in (None, "test")
     found = False

@@ -126,7 +126,7 @@ class Table:
     """Columns of a data file, or of a chunk of its rows."""
 
     source: str  # path or hub name
-    columns: Mapping[str, Sequence[Any]]  # name → values
+    columns: Mapping[str, Sequence[Any]]
     places: Sequence[int]  # line or row number of each row
     place: str = "line"  # unit of `places`: "line" or "row"
     class_names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # column → number → name

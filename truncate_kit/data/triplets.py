@@ -68,9 +68,6 @@ def load_triplets(
         columns: Anchors, positives and any columns of negatives, or two texts and an NLI label; by default common
             names. A cell may hold a list of texts.
         negatives: Require a negative in every row.
-
-    Raises:
-        DataError: The data are invalid; the message names file and row.
     """
     name, tables = read_tables(name_or_path)
     table = tables.get("train") or next(iter(tables.values()))

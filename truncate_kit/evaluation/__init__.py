@@ -1,4 +1,8 @@
-"""Reports of the evaluation suites. Importing this module does not import torch."""
+"""Reports of the evaluation suites. Importing this module does not import torch.
+
+Encoders without one vector per text or with an unknown similarity measure raise `ModelError`; vectors with NaN or
+infinity raise `DataError`.
+"""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

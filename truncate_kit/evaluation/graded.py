@@ -52,13 +52,7 @@ class Evaluation(Result):
 def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
     """Return Spearman and Pearson × 100 between targets and similarities, by the encoder's own measure or cosine.
 
-    Args:
-        encoder: Anything with `.encode(texts)`.
-        pairs: Graded pairs.
-
-    Raises:
-        DataError: A score is not finite, or a correlation undefined.
-        ModelError: The encoder does not give one vector per text.
+    Raises as `correlate`.
     """
     targets = [pair.target for pair in pairs]
     check_ranks(targets)
@@ -105,10 +99,7 @@ def spearman(cosines: Sequence[float], targets: Sequence[float]) -> float | None
 def encode_distinct(
     encoder: Any, texts: Sequence[str], progress: Progress = silent, prompt: str | None = None
 ) -> Tensor:
-    """Return float32 vectors (n, d) of distinct texts; `prompt` replaces the encoder's default prompt.
-
-    Raises `DataError` for vectors that are not finite, `ModelError` unless there is one vector per text.
-    """
+    """Return float32 vectors (n, d) of distinct texts; `prompt` replaces the encoder's default prompt."""
     parts: list[Tensor] = []
     for start in range(0, len(texts), _CHUNK):
         chunk = list(texts[start : start + _CHUNK])
@@ -225,20 +216,13 @@ def score_sts(
     seen_name: str | None = None,
     progress: ProgressOption = False,
 ) -> SuiteReport:
-    """Score an encoder on STS sets.
+    """Score an encoder on the sets of `find_sts`.
 
-    Args:
-        encoder: Anything with `.encode(texts)`.
-        sets: Sets from `find_sts`.
-        model: Name in the report.
-        seen: Keys of training pairs (`read_trained_pairs`).
-        seen_name: Source of `seen`; if given, unseen pairs are scored, too.
-        progress: True for bars and logs, or a callable.
+    model: Name in the report.
+    seen: Keys of training pairs (`read_trained_pairs`).
+    seen_name: Source of `seen`; if given, unseen pairs are scored, too.
 
-    Raises:
-        UsageError: There are no sets.
-        DataError: A correlation is undefined.
-        ModelError: The encoder does not give one vector per text.
+    Raises `UsageError` without sets, and `DataError` if a correlation is undefined.
     """
     if not sets:
         raise UsageError("There are no sets to score.", hint="Find the sets of a folder with find_sts(path).")

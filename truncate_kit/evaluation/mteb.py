@@ -26,7 +26,7 @@ _BATCH = 256  # texts per call of mteb
 class MtebEncoder:
     """Adapter of an encoder to mteb's `EncoderProtocol`, with the model's prompts and measure.
 
-    Raises `ModelError` for an unknown measure, `MissingExtraError` without mteb.
+    Raises `MissingExtraError` without mteb.
     """
 
     def __init__(self, encoder: TextEncoder, name: str, *, progress: Progress = silent) -> None:
@@ -93,16 +93,12 @@ def evaluate_mteb(
 
     Scores are means over splits and subsets, as in MTEB; seconds exclude data loading.
 
-    Args:
-        encoder: Anything with `.encode(texts)`.
-        tasks: Names such as STSBenchmark, or task objects.
-        model: Name in the report.
-        progress: True for bars and logs, or a callable.
+    tasks: Names such as STSBenchmark, or task objects.
+    model: Name in the report.
 
     Raises:
         UsageError: There is no task, or a task is unknown or not on text.
         DataError: Data cannot be loaded, or a score is undefined.
-        ModelError: The model's measure is unknown.
         MissingExtraError: `mteb` is not installed.
     """
     progress = reporter(progress)

@@ -88,10 +88,7 @@ def store_set(queries: Tensor, documents: Tensor, measure: str, form: VectorForm
 
 
 def encode_set(encoder: TextEncoder, data: RetrievalSet, progress: Progress) -> EncodedSet:
-    """Encode queries and documents with the model's query and document prompts.
-
-    Raises `ModelError` for an unknown measure, `DataError` for vectors that are not finite.
-    """
+    """Encode both sides with the model's query and document prompts."""
     measure = measure_of(encoder)
     asked, searched = side_prompt(encoder, QUERY_PROMPTS), side_prompt(encoder, DOCUMENT_PROMPTS)
     if asked == searched:
@@ -221,18 +218,11 @@ def evaluate_retrieval(
 ) -> SuiteReport:
     """Search all documents for each query, exactly; report nDCG, MRR and recall of the first `top`, with intervals.
 
-    Args:
-        encoder: Anything with `.encode(texts)`; its prompts are used.
-        data: Set from `read_retrieval`.
-        model: Name in the report.
-        top: Number of documents scored per query.
-        form: Storage format of the vectors, by default float32.
-        progress: True for bars and logs, or a callable.
+    model: Name in the report.
+    form: Storage format of the vectors, by default float32.
 
     Raises:
         UsageError: `top` is out of bounds, or `form` drops vector norms the measure needs.
-        ModelError: The model's measure is unknown.
-        DataError: Vectors are not finite.
     """
     form = form or VectorFormat()
     encoded = encode_set(encoder, data, reporter(progress))
@@ -281,13 +271,8 @@ def compare(
 
     Vectors are float32 and int8.
 
-    Args:
-        full: The model that encoded the index.
-        lean: A truncated model, distilled on the full model's vectors.
-        data: Set from `read_retrieval`.
-        names: Names in the report.
-        top: Number of documents scored per query.
-        progress: True for bars and logs, or a callable.
+    lean: A truncated model, distilled on the full model's vectors.
+    names: Names in the report.
     """
     progress = reporter(progress)
     sides = {"full": encode_set(full, data, progress), "lean": encode_set(lean, data, progress)}
@@ -375,14 +360,9 @@ def score_retrieval(
     The query itself is skipped as a document. MRR@10 is 0 without an answer among ten documents. Times are medians for
     one query; index sizes include the vectors.
 
-    Args:
-        encoder: Anything with `.encode(texts)`.
-        data: Set from `read_retrieval`.
-        model: Name in the report.
-        lists: Most IVF lists; fewer if lists would average below `TEXTS_PER_LIST` texts.
-        probes: Lists searched for each query.
-        threads: CPU threads of the search.
-        progress: True for bars and logs, or a callable.
+    model: Name in the report.
+    lists: Most IVF lists; fewer if lists would average below `TEXTS_PER_LIST` texts.
+    probes: Lists searched for each query.
 
     Raises:
         MissingExtraError: FAISS is not installed.
@@ -429,6 +409,5 @@ def score_retrieval(
 
 
 def _median_seconds(call: Callable[[int], object], rows: Sequence[int]) -> float:
-    """Return the median seconds of one call, after a warm-up."""
     call(rows[0])
     return statistics.median(timeit(partial(call, row), number=1) for row in rows)

@@ -18,12 +18,8 @@ SUITES: dict[str, tuple[str, tuple[str, ...]]] = {
 def run_suite(name: str, encoder: TextEncoder, data: str | None, options: Mapping[str, Any], **run: Any) -> SuiteReport:
     """Import a suite's module and score the model.
 
-    Args:
-        name: Row of `SUITES`.
-        encoder: The loaded model.
-        data: Path of the suite's data.
-        options: Options of all suites; only this suite's are used.
-        run: `model` (name in the report), `threads`, `work` (folder of finished parts), `note` and `progress`.
+    options: Options of all suites; only this suite's are used.
+    run: `model` (name in the report), `threads`, `work` (folder of finished parts), `note` and `progress`.
     """
     place, names = SUITES[name]
     module, _, function = place.partition(":")

@@ -91,8 +91,6 @@ class TransferSettings(Result):
 class Task:
     """Vectors and pooled hidden states of one set's sampled rows; each distinct text is encoded once.
 
-    Raises `ModelError` unless the encoder gives one vector per text.
-
     Attributes:
         labels: Class indices, (n,).
         sides: Index in `states` of each row's text, (n,); two tensors for pairs.
@@ -235,7 +233,6 @@ def ridge_accuracies(
         parts = zip(whole, moments(held, indicators[held_out]), strict=True)
         blocks, products, sums, counts = (every - part for every, part in parts)
         means, shares = sums / counts.sum(), counts / counts.sum()
-        # Centre on the rows to fit on.
         blocks = (blocks - torch.einsum("lk,mj->lmkj", sums, means)).reshape(layers * layers, -1)
         products = products - sums[:, :, None] * shares
         for start in range(0, len(subsets), _CHUNK):
@@ -288,20 +285,15 @@ def score_transfer(
     work: Path | None = None,
     progress: ProgressOption = False,
 ) -> SuiteReport:
-    """Score logistic regressions on each set; for an `Encoder`, also on the mean of its best layers.
+    """Score logistic regressions on the sets of `find_transfer`; for an `Encoder`, also on the mean of its best layers.
 
-    Args:
-        encoder: Anything with `.encode(texts)`.
-        sets: Sets from `find_transfer`.
-        model: Name in the report.
-        settings: Settings of the protocol.
-        pooler: The model's trained pooler, for a baseline on the first token; `head` requires it.
-        work: Folder for finished splits, to resume from.
-        progress: True for bars and logs, or a callable.
+    model: Name in the report.
+    pooler: The model's trained pooler, for a baseline on the first token; `head` requires it.
+    work: Folder for finished splits, to resume from.
 
     Raises:
         ModelError: `head` is set, but the pooler or the layers are missing.
-        DataError: A set has a single class, every share has too few rows, or vectors are not finite.
+        DataError: A set has a single class, or every share has too few rows.
         FileProblemError: The folder cannot be written, or another process uses it.
     """
     progress, settings = reporter(progress), settings or TransferSettings()
@@ -335,7 +327,6 @@ def score_transfer(
 
 
 def _key(task: Task, settings: TransferSettings) -> str:
-    """Return the SHA-256 of the labels, vectors and settings on which the scores of a split depend."""
     tensors = {"labels": torch.from_numpy(task.labels), "as_is": task.as_is, "states": task.states, "cls": task.cls}
     tensors |= {f"side {place}": side for place, side in enumerate(task.sides)}
     kept = {name: value for name, value in tensors.items() if value is not None}

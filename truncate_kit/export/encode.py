@@ -64,7 +64,6 @@ def encode_file(
 
     source: .txt (one text a line), .csv, .tsv, .jsonl or .parquet.
     form: Vector format; by default full vectors in float32.
-    chunk: Rows that are encoded together.
     engine: Runs the chunks, by default in this process.
 
     Raises:

@@ -469,7 +469,6 @@ def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str 
 
 
 def _check_base(card: Path) -> None:
-    """Raise `ModelError` if the base model in a model card is not on the hub."""
     try:
         bases = (metadata_load(card) or {}).get("base_model", ())
     except (OSError, ValueError, YAMLError):  # no card, or one that the hub refuses

@@ -156,7 +156,6 @@ def _frozen(encoder: Encoder) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Silence reports about missing optional operators."""
     with warnings.catch_warnings(action="ignore"), errors_only("torch.onnx", "onnxscript", "onnx_ir"):
         yield
 

@@ -94,7 +94,6 @@ def cuda_providers(
     """Return the execution providers for a GPU (by default 0) with their options; TF32 is off.
 
     captured: Allow CUDA graphs.
-    stream: Handle of a CUDA stream.
     tensorrt: Options of TensorRT, which is then the first provider.
     """
     # Models share the GPU: allocate memory as needed, without doubling.

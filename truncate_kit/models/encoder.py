@@ -542,6 +542,6 @@ def side_prompt(encoder: TextEncoder, names: Sequence[str]) -> str | None:
 
 
 def settings_of(encoder: TextEncoder) -> Mapping[str, Any]:
-    """Return the sentence-transformers settings; empty for encoders without settings."""
+    """Return the sentence-transformers settings; empty without any."""
     settings: Mapping[str, Any] = getattr(getattr(encoder, "reader", None), "settings", {})
     return settings

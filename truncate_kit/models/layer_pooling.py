@@ -102,7 +102,6 @@ class LayerPooling(LayerPooler):
     Args:
         width: State size d.
         layers: In rising order; 0 = embeddings.
-        over: `max` or `mean`.
         tokens: Pooling of the tokens of each layer.
         norm: Type of the model's final norm, `layer` or `rms`; a copy is applied to each layer below the last.
         last: Prepend the last layer's pooled state; vectors are then 2d wide.

@@ -77,7 +77,7 @@ def load_encoder(
         name: Folder, bundled miniature, or hub name.
         pooling: One of `POOLING_MODES`; by default as in sentence-transformers.
         max_length: Tokens per text, special tokens included; by default the model's limit.
-        attention: Attention implementation: `sdpa`, `eager` or another name in transformers.
+        attention: `sdpa`, `eager` or another implementation in transformers.
         device: See `select_device`.
 
     Raises:

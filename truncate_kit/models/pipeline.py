@@ -1,4 +1,7 @@
-"""Read and write sentence-transformers folders. Only known modules are read; no class is imported by name."""
+"""Read and write sentence-transformers folders. Only known modules are read; no class is imported by name.
+
+Damaged files, unsupported modules, and links out of the folder raise `ModelError`.
+"""
 
 import contextlib
 import inspect
@@ -72,7 +75,7 @@ def check_links(folder: Path, place: Path) -> None:
 
 
 def read_weights(place: Path) -> dict[str, Tensor]:
-    """Read weights from safetensors or a .bin file, {} without either. Raises `ModelError`."""
+    """Read weights from safetensors or a .bin file, {} without either."""
     weights: dict[str, Tensor] = {}
     with naming_damage(place):
         if (place / WEIGHTS_FILE).exists():
@@ -101,7 +104,7 @@ def naming_damage(place: Path) -> Iterator[None]:
 
 
 def read_module(place: Path, build: Callable[[dict[str, Any]], Module]) -> Module:
-    """Build a module from the values in its config.json, and load its weights. Raises `ModelError`."""
+    """Build a module from the values in its config.json, and load its weights."""
     values, weights = read_json(place / "config.json"), read_weights(place)
     with naming_damage(place):
         with torch.device("meta"):  # wrong sizes take no memory
@@ -174,10 +177,7 @@ class Normalize(nn.Module):
 
 
 def read_modules(folder: Path) -> list[tuple[str, Path]]:
-    """Return the class name and folder of each module in modules.json; [] if this file is missing.
-
-    Raises `ModelError` for links out of the folder, a damaged file, and unknown modules.
-    """
+    """Return the class name and folder of each module in modules.json; [] if this file is missing."""
     check_links(folder, folder)
     listing, modules = folder / "modules.json", []
     with naming_damage(folder):
@@ -196,12 +196,12 @@ def read_modules(folder: Path) -> list[tuple[str, Path]]:
 
 
 def transformer_of(folder: Path) -> Path:
-    """Return the folder of the transformer module. Raises as `read_modules`."""
+    """Return the folder of the transformer module."""
     return next((place for kind, place in read_modules(folder) if kind == "Transformer"), folder)
 
 
 def read_text_settings(folder: Path, transformer: Path) -> tuple[int | None, bool, dict[str, Any]]:
-    """Read maximum length, lower-casing and settings of a folder with `modules.json`. Raises `ModelError`."""
+    """Read maximum length, lower-casing and settings of a folder with `modules.json`."""
     path, listed = folder / "config_sentence_transformers.json", (folder / "modules.json").exists()
     with naming_damage(folder):
         settings: dict[str, Any] = read_json(path) if listed and path.exists() else {}
@@ -235,8 +235,8 @@ def check_kept(path: Path, values: dict[str, Any], **allowed: tuple[Any, ...]) -
 def add_module(encoder: Encoder, kind: str, place: Path, asked: PoolingMode | None) -> bool:
     """Add a saved module to the encoder, and return whether the module fits the encoder's width and layers.
 
-    asked: Pooling of the user; replaces an unsupported pooling, but not a pooling over layers. Raises `ModelError` if
-    the module is damaged or unsupported, `UsageError` if `asked` cannot replace the pooling.
+    asked: Pooling of the user; replaces an unsupported pooling, but not a pooling over layers. Raises `UsageError`
+    if `asked` cannot replace the pooling.
     """
     path, fits, fixed = place / "config.json", True, ""
     match kind:
@@ -270,7 +270,6 @@ def add_module(encoder: Encoder, kind: str, place: Path, asked: PoolingMode | No
 
 
 def _combined_layers(place: Path) -> tuple[int, list[int]]:
-    """Return the number of blocks and the combined layers of a WeightedLayerPooling."""
     values = read_json(place / "config.json")
     depth, start = int(values["num_hidden_layers"]), int(values["layer_start"])
     weights = read_weights(place)["layer_weights"]
@@ -310,7 +309,7 @@ def _dense(path: Path, values: dict[str, Any]) -> Dense:
 
 
 def read_layer_heads(place: Path) -> LayerHeads:
-    """Load layer heads from a folder. Raises `ModelError` if damaged."""
+    """Load layer heads from a folder."""
     return read_module(place, lambda values: LayerHeads(**values))
 
 

@@ -224,7 +224,6 @@ class RunStore:
         """
         if weights is not None:
             self._write_weights(name, weights)
-        # A repeated run keeps its first record.
         first = self.read(name, type(record))
         if first is None:
             values = {"store": self.key, "name": name, "kind": type(record).__name__} | record.to_dict()
@@ -295,7 +294,6 @@ class StoredRows:
     Args:
         file: File of rows; checksums are in a file of the same name with the suffix .jsonl.
         made_from: Everything that determines the rows.
-        chunk: Rows per chunk.
         header: Bytes before the rows.
 
     Raises:
