@@ -54,6 +54,14 @@ def test_splits_of_a_clone(tmp_path, layout, dev):
     assert len(read_trained_pairs(tmp_path / "stsb")) == 20
 
 
+@pytest.mark.parametrize("name", ["train.parquet", "train.csv", "train.txt"])
+def test_a_pointer_in_a_clone_without_git_lfs(tmp_path, name):
+    (tmp_path / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0a1b\nsize 12345\n")
+    with pytest.raises(DataError, match=f"{name} is a Git LFS pointer") as caught:
+        list(iter_texts(tmp_path / name))
+    assert "git lfs pull" in caught.value.hint
+
+
 def test_shards_are_one_split(tmp_path):
     for part in range(3):
         write_table(tmp_path / f"data/train-0000{part}-of-00003.parquet", NAMES, ROWS[10 * part : 10 * part + 10])

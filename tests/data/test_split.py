@@ -100,6 +100,7 @@ STSB_COLUMNS = ("split", "genre", "dataset", "year", "sid", "score", "sentence1"
         ("split", ("train", "dev", "test")),
         ("SemEval_set", ("TRAIN", "TRIAL", "TEST")),
         ("fold", ("training", "validation", "testing")),
+        ("split_name", ("Train", "Val", "Test")),
     ],
 )
 def test_a_column_of_splits_divides_a_file_as_published(tmp_path, column, names):

@@ -137,6 +137,15 @@ def test_lists_of_different_lengths(tmp_path, name):
     assert [row[1] for row in pairs.rows] == ["p1", "p2", "p3", "p4", "p5"]
 
 
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
+def test_passages_are_their_titles_and_texts(tmp_path, name):
+    """Tevatron's layout."""
+    passages = [[{"docid": str(n), "title": "t" if n else "", "text": f"p{n}"}] for n in range(2)]
+    rows = [("q", *passages), ("r", *passages[::-1])]
+    write(tmp_path / name, ("query", "positive_passages", "negative_passages"), rows)
+    assert load_triplets(tmp_path / name, negatives=True).rows == (("q", "p0", "t p1"), ("r", "t p1", "p0"))
+
+
 def test_numbered_negatives_are_all_used(tmp_path):
     columns = ("anchor", "positive", "negative_1", "negative_2", "negative_3")
     rows = [("a", "p", "n1", "n2", "n3"), ("b", "q", "m1", "", "")]

@@ -338,14 +338,14 @@ def split_tables(path: Path) -> dict[str, Table]:
 def divided(tables: dict[str, Table]) -> dict[str, Table]:
     """Divide a single table by its column of splits, if any; return several tables unchanged.
 
-    The column's name ends in split, set, fold or partition, and each value names a split, as in `stsbenchmark.tsv` and
-    SICK. Raises `DataError` if a column `split` holds other values.
+    The column's name holds split, or ends in set, fold or partition, and each value names a split, as in
+    `stsbenchmark.tsv` and SICK. Raises `DataError` if a column `split` holds other values.
     """
     if len(tables) != 1:
         return tables
     (table,) = tables.values()
     for column in sorted(table.columns, key=lambda column: plain_name(column) != "split"):
-        if not plain_name(column).endswith(("split", "set", "fold", "partition")):
+        if not re.search("split|(set|fold|partition)$", plain_name(column)):
             continue
         values = table.labels(column, may_be_empty=True)
         splits = [(_SPLITS | {"trial": "dev"}).get(value.lower()) for value in values]  # SICK has a trial split

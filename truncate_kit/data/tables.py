@@ -25,6 +25,7 @@ from truncate_kit.core.files import is_there
 _JSON = (".jsonl", ".ndjson", ".json")
 PAIR_FORMATS = (".csv", ".tsv", *_JSON, ".parquet")
 TEXT_FORMAT = ".txt"
+_POINTER = b"version https://git-lfs.github.com/spec/"
 _OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".xz": lzma.open}
 COMPRESSIONS = tuple(_OPENERS)
 _ROWS_AT_ONCE, _MANY_ROWS = 1024, 65_536
@@ -36,7 +37,7 @@ _NAMES = {
     PAIR: (
         "sentence1,sentence2 sentencea,sentenceb text1,text2 texta,textb first,second anchor,positive sent0,sent1 "
         "premise,hypothesis word1,word2 question1,question2 query,relevant query,positive query,passage "
-        "query,document question,answer query,answer query,pos query,positives anchor,positives"
+        "query,document question,answer query,answer query,pos query,positives query,positivepassages anchor,positives"
     ),
     SCORE: "score similarity similarityscore relatedness relatednessscore gold goldscore target",
     LABEL: "label class goldlabel relation entailment entailmentlabel entailmentjudgment isduplicate",
@@ -82,6 +83,11 @@ def _check_file(path: Path) -> None:
         raise DataError(f"{path} does not exist.", hint="Check the path; relative paths start in the current folder.")
     if not path.is_file():
         raise DataError(f"{path} is a folder, a pipe or a device, not a file.", hint="Name a file.")
+    with suppress(OSError), path.open("rb") as stream:
+        if stream.read(len(_POINTER)) == _POINTER:
+            raise DataError(
+                f"{path} is a Git LFS pointer, not the file itself.", hint="Run `git lfs pull` in the clone."
+            )
 
 
 @contextmanager
@@ -353,7 +359,7 @@ def _values(array: Any) -> list[Any]:
         sizes = array.value_lengths().to_pylist()
         return [None if size is None else list(islice(items, size)) for size in sizes]
     values: list[Any] = array.to_pylist()
-    return values
+    return list(map(_light, values)) if pyarrow.types.is_struct(array.type) else values
 
 
 def _lines(path: Path, size: int | None) -> Iterator[Table]:
@@ -475,10 +481,12 @@ def _json_objects(path: Path, place: str, rows: Iterable[tuple[int, Any]]) -> It
 
 
 def _light(value: Any) -> Any:
-    """Return texts, numbers and lists of texts; shorten other lists, such as vectors, and objects."""
+    """Return texts, numbers and lists of texts; a passage is its title and text. Shorten other lists and objects."""
+    if isinstance(value, dict):
+        return f"{value.get('title') or ''} {value['text']}".strip() if isinstance(value.get("text"), str) else {}
     if isinstance(value, list) and value and not isinstance(value[0], str):
-        return [_light(value[0])]
-    return {} if isinstance(value, dict) else value
+        return list(map(_light, value if isinstance(value[0], dict) else value[:1]))
+    return value
 
 
 # Columns
