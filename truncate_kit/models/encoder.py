@@ -55,6 +55,13 @@ class TextReader:
             texts = self._lowered(texts)
         options: dict[str, Any] = {"truncation": True, "padding": False, "return_attention_mask": False}
         ids: list[list[int]] = self.tokenizer(texts, max_length=self.max_length, **options)["input_ids"]
+        embedded = getattr(self.tokenizer, "num_embedded", None)  # set if special tokens have no embedding
+        if embedded and (largest := max(map(max, filter(None, ids)), default=0)) >= embedded:
+            token = self.tokenizer.convert_ids_to_tokens(largest)
+            raise ModelError(
+                f"A text has the token {token}, id {largest:,}, but the model embeds only {embedded:,} tokens.",
+                hint="Remove it from the text, or use the model's own tokenizer.",
+            )
         return ids
 
     def _lowered(self, texts: Sequence[str]) -> list[str]:

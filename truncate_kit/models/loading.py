@@ -14,10 +14,8 @@ from huggingface_hub.errors import HFValidationError
 from transformers import (
     AutoConfig,
     AutoModel,
-    AutoTokenizer,
     PretrainedConfig,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
@@ -43,6 +41,7 @@ from truncate_kit.models.pipeline import (
 # Ignored settings of a call, not of the model.
 _CALLING = (
     "attn_implementation", "_attn_implementation", "chunk_size_feed_forward", "output_attentions", "return_dict",
+from truncate_kit.models.tokenizing import load_tokenizer
     "torchscript", "use_return_dict",
 )  # fmt: skip
 _WEIGHTS = ("*.safetensors", "*.bin")
@@ -51,12 +50,6 @@ _UNNEEDED = re.compile(
     r"\.(?:attn|attention)\.(?:masked_)?bias$|\.rotary_emb\.(?:original_)?inv_freq$|\.position_ids$|\.crossattention\."
 )
 _logger = logging.getLogger(__name__)
-# Classes that heeded `add_eos_token` in transformers 4.
-_WITH_END = re.compile("(Code)?Llama|Gemma|Cohere")
-_TOKENIZER_FILES = (
-    "tokenizer.json", "vocab.txt", "vocab.json", "spm.model", "spiece.model", "sentencepiece.bpe.model",
-    "tokenizer.model",
-)  # fmt: skip
 _MODEL_FILES = ("*.json", "*.safetensors", "*.bin", "*.txt", "*.model", "*/config.json", "*/*.safetensors", "*/*.bin")
 _CONFIGS = ["*.json", "*.txt", "*.model", "*/config.json"]
 _OTHER_RUNTIMES = ["onnx/*", "openvino/*", "coreml/*", "*.h5", "*.msgpack", "*.ot"]
@@ -300,44 +293,3 @@ def position_limit(config: PretrainedConfig) -> int | None:
     positions = getattr(config, "max_position_embeddings", None)
     offset = family_of(config).position_offset
     return None if positions is None else int(positions) - (0 if offset is None else offset(config))
-
-
-def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerBase:
-    """Load a tokenizer that pads on the right. Raises `ModelError` if it does not fit `vocab_size`."""
-    if not any((folder / file).exists() for file in _TOKENIZER_FILES):
-        hint = f"Save the model's tokenizer into the same folder, as one of {', '.join(_TOKENIZER_FILES)}."
-        raise ModelError(f"{folder} has no tokenizer.", hint=hint)
-    try:
-        with quiet_transformers():
-            tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    except Exception as error:  # from KeyError to Rust panics
-        raise ModelError(
-            f"The tokenizer in {folder} cannot be read: {first_line(error)}.",
-            hint="Download or save it again. It must be a tokenizer class of transformers: custom code is never run.",
-        ) from error
-    entries = max(len(tokenizer), 1 + max(tokenizer.get_vocab().values(), default=0))
-    if entries > vocab_size:
-        raise ModelError(
-            f"The tokenizer in {folder} has {entries:,} entries, but the model embeds only {vocab_size:,}.",
-            hint="Tokenizer and weights belong to different models; save the model's tokenizer in this folder.",
-        )
-    tokenizer.padding_side = "right"
-    tokenizer.pad_token = tokenizer.pad_token or tokenizer.eos_token  # padding is always masked
-    _add_end_token(folder, tokenizer)
-    return tokenizer
-
-
-def _add_end_token(folder: Path, tokenizer: Any) -> None:
-    """Add the end token that tokenizer_config.json asks for and tokenizer.json omits, as transformers 4 did.
-
-    Models such as e5-mistral-7b-instruct were trained to pool this token.
-    """
-    path = folder / "tokenizer_config.json"
-    values = read_json(path) if path.is_file() else {}
-    kind, own_code = str(values.get("tokenizer_class") or ""), bool(values.get("auto_map"))
-    if values.get("add_eos_token") is not True or not (own_code or _WITH_END.match(kind)):
-        return
-    ids = tokenizer("a")["input_ids"]
-    if tokenizer.eos_token is not None and ids[-1] != tokenizer.eos_token_id:
-        tokenizer.add_bos_token = ids[0] == tokenizer.bos_token_id
-        tokenizer.add_eos_token = True

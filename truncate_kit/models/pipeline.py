@@ -30,6 +30,7 @@ from truncate_kit.models.layer_pooling import (
     LayerPooling,
     PoolingMode,
 )
+from truncate_kit.models.tokenizing import write_tokenizer
 
 Module = TypeVar("Module", bound=nn.Module)
 WEIGHTS_FILE = "model.safetensors"
@@ -401,7 +402,7 @@ def save_encoder(
         target.mkdir()
         encoder.reader.token_ids(["a"])  # a tokenizer saves the truncation of its last call
         encoder.reader.tokenizer.model_max_length = encoder.max_length
-        encoder.reader.tokenizer.save_pretrained(target)
+        write_tokenizer(encoder.reader.tokenizer, target)
         with quiet_transformers():
             encoder.backbone.save_pretrained(target)
         write_pipeline(target, encoder)

@@ -32,6 +32,7 @@ from truncate_kit.core.workspace import Method, Origin, settings_of, versions
 from truncate_kit.models.encoder import Encoder, TextReader
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import read_weights, save_encoder, write_module
+from truncate_kit.models.tokenizing import rules_of
 
 _SETTINGS = "settings"  # kind of a store's first line
 _logger = logging.getLogger(__name__)
@@ -101,9 +102,7 @@ def reader_parts(reader: TextReader) -> Iterator[Part]:
     yield in_order([tokenizer.special_tokens_map, tokenizer.truncation_side])
     yield in_order(bool(getattr(tokenizer, "split_special_tokens", False)))
     if tokenizer.is_fast:
-        state = json.loads(tokenizer.backend_tokenizer.to_str())
-        each_call = ("truncation", "padding")
-        yield in_order({name: part for name, part in state.items() if name not in each_call})
+        yield in_order(rules_of(tokenizer.backend_tokenizer))
         return
     settings = {
         name: value

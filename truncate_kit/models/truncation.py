@@ -25,6 +25,7 @@ from truncate_kit.models.encoder import Batch, Encoder, RawStates, check_pooling
 from truncate_kit.models.families import family_of
 from truncate_kit.models.layer_pooling import PoolingMode, pool
 from truncate_kit.models.pipeline import quiet_transformers
+from truncate_kit.models.tokenizing import with_rules
 
 
 def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Encoder:
@@ -240,7 +241,7 @@ def kept_pieces(encoder: Encoder, used: Iterable[int]) -> list[int]:
     pieces = {piece: name for name, piece in tokenizer.get_vocab().items()}
     words = {pieces[piece] for piece in kept.intersection(pieces)}
     kept.update(vocabulary[name] for name in _RULES[kind](tokenizer, state["model"], words) if name in vocabulary)
-    return sorted(kept.intersection(pieces))
+    return sorted(piece for piece in kept.intersection(pieces) if piece < config.vocab_size)
 
 
 def keep_pieces(encoder: Encoder, pieces: Sequence[int]) -> Encoder:
@@ -353,8 +354,8 @@ def _places(state: State) -> Iterator[tuple[Any, Any]]:
 
 
 def _renumbered(encoder: Encoder, new: dict[int, int]) -> PreTrainedTokenizerBase:
-    tokenizer: Any = copy.deepcopy(encoder.reader.tokenizer)
-    state = _state(tokenizer)
+    state = _state(encoder.reader.tokenizer)
+    state["added_tokens"] = [token for token in state["added_tokens"] if token["id"] in new]
     for holder, place in _places(state):
         holder[place] = new.get(holder[place], 0)
     model, vocabulary = state["model"], _vocabulary(state)
@@ -368,10 +369,8 @@ def _renumbered(encoder: Encoder, new: dict[int, int]) -> PreTrainedTokenizerBas
         model["merges"] = [
             [left, right] for left, right in model["merges"] if {left, right, left + right} <= known.keys()
         ]
-    tokenizer._tokenizer = Tokenizer.from_str(json.dumps(state))
-    if "unk_id" in tokenizer.init_kwargs:
-        tokenizer.init_kwargs["unk_id"] = new.get(tokenizer.init_kwargs["unk_id"], 0)
-    return cast(PreTrainedTokenizerBase, tokenizer)
+    rules = Tokenizer.from_str(json.dumps(state))
+    return cast(PreTrainedTokenizerBase, with_rules(encoder.reader.tokenizer, rules))
 
 
 # Number of texts that are sorted by length together.
