@@ -17,7 +17,7 @@ from truncate_kit.core.results import Result, listed_texts
 from truncate_kit.data.pairs import PairSplits, splits_for
 from truncate_kit.data.seen import Keys, keys_of
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, length_batches
-from truncate_kit.models.loading import resolve
+from truncate_kit.models.loading import load_config, resolve
 from truncate_kit.models.pipeline import quiet_transformers, transformer_of
 from truncate_kit.models.store import RunStore, run_key, sha256_of, weight_parts
 from truncate_kit.models.truncation import truncate
@@ -83,8 +83,10 @@ def _masked_model(encoder: Encoder) -> tuple[Any, bool]:
         try:
             folder = transformer_of(resolve(encoder.name))
             with quiet_transformers():
+                read = load_config(folder)  # not by transformers, which takes the file's way of attention
+                read.update(variant)
                 model, report = AutoModelForMaskedLM.from_pretrained(
-                    folder, dtype=torch.float32, output_loading_info=True, trust_remote_code=False, **variant
+                    folder, config=read, dtype=torch.float32, output_loading_info=True, trust_remote_code=False
                 )
         except (ModelError, OSError):
             break

@@ -2,8 +2,10 @@
 
 import contextlib
 import copy
+import dataclasses
 import logging
 import re
+import zipfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ from typing import Any
 import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError
+from safetensors import safe_open
 from transformers import (
     AutoConfig,
     AutoModel,
@@ -18,11 +21,12 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from truncate_kit.core.errors import ModelError, UsageError, first_line, known_name
+from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError, first_line, known_name
 from truncate_kit.core.files import is_there, local_path, read_json
 from truncate_kit.core.hardware import select_device
-from truncate_kit.core.workspace import miniature_names, miniature_path, was_trained
+from truncate_kit.core.workspace import miniature_names, miniature_path, settings_of, was_trained
 from truncate_kit.data.seen import seen_by
 from truncate_kit.models.encoder import Encoder, TextReader, check_pooling
 from truncate_kit.models.families import family_of
@@ -37,13 +41,31 @@ from truncate_kit.models.pipeline import (
     read_text_settings,
     transformer_of,
 )
+from truncate_kit.models.tokenizing import load_tokenizer
 
 # Ignored settings of a call, not of the model.
 _CALLING = (
     "attn_implementation", "_attn_implementation", "chunk_size_feed_forward", "output_attentions", "return_dict",
-from truncate_kit.models.tokenizing import load_tokenizer
     "torchscript", "use_return_dict",
 )  # fmt: skip
+# Names in repositories with code of their own, and transformers' names.
+_OTHER_NAMES = {
+    "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_layers": "num_hidden_layers",
+    "num_layers": "num_hidden_layers", "n_head": "num_attention_heads", "n_heads": "num_attention_heads",
+    "num_heads": "num_attention_heads", "n_inner": "intermediate_size", "n_positions": "max_position_embeddings",
+    "layer_norm_epsilon": "layer_norm_eps", "activation_function": "hidden_act",
+    "resid_pdrop": "hidden_dropout_prob", "attn_pdrop": "attention_probs_dropout_prob",
+    "rotary_emb_base": "rope_theta", "rotary_base": "rope_theta", "rope_base": "rope_theta",
+}  # fmt: skip
+_GATES = {"swiglu": "silu", "geglu": "gelu", "glu": "sigmoid"}  # the gate's activation, in classes with gates
+# Values that mean what transformers' classes compute; of other unknown fields, unset ones.
+_NEUTRAL = {"rotary_emb_fraction": 1, "layer_norm_type": "layer_norm", "scale_attn_weights": True}
+_WITHOUT_EFFECT = {
+    "dense_seq_output", "emb_pooler", "embd_pdrop", "fused_bias_fc", "fused_dropout_add_ln", "gradient_checkpointing",
+    "matryoshka_dimensions", "max_trained_positions", "model_max_length", "n_ctx", "pack_qkv",
+    "pad_vocab_size_multiple", "reorder_and_upcast_attn", "rotary_scaling_factor", "unpad_inputs", "use_flash_attn",
+    "use_memory_efficient_attention", "use_xentropy",
+}  # fmt: skip
 _WEIGHTS = ("*.safetensors", "*.bin")
 # Unused weights: buffers of earlier versions, and cross-attention.
 _UNNEEDED = re.compile(
@@ -115,7 +137,15 @@ def load_reader(folder: Path) -> TextReader:
 
 def _reader_of(folder: Path, transformer: Path, config: PretrainedConfig, asked: int | None = None) -> TextReader:
     limit, lower_case, settings = read_text_settings(folder, transformer)
-    tokenizer, positions = load_tokenizer(transformer, config.vocab_size), position_limit(config)
+    with quiet_transformers():
+        tokenizer = load_tokenizer(transformer, config.vocab_size)
+        types = "token_type_ids" in tokenizer.model_input_names and (getattr(config, "type_vocab_size", None) or 0) > 1
+        if types and any(tokenizer("a").get("token_type_ids", ())):
+            raise ModelError(
+                f"The tokenizer in {transformer} gives token types other than 0 to a single text, which is not kept.",
+                hint="Set type_id 0 in `single` of the post_processor in tokenizer.json if the model was trained so.",
+            )
+    positions = position_limit(config)
     # sentence-transformers' limit replaces the tokenizer's.
     length = usable_length(limit or tokenizer.model_max_length, positions) if asked is None else asked
     if not 2 <= length <= (positions or length):
@@ -163,16 +193,58 @@ def load_config(name: str | Path) -> PretrainedConfig:
     values = read_json(path)
     family_of(str(values.get("model_type") or "") if isinstance(values, dict) else "")
     check_kept(path, values, quantization_config=(None, {}))
+    for field in ("attn_implementation", "_attn_implementation"):
+        if values.get(field) not in (None, "eager", "sdpa"):
+            _logger.warning("%s has %s %r, which needs a compiler or a GPU: sdpa is used.", path, field, values[field])
     if values.get("auto_map"):
         _logger.warning("%s refers to custom code (auto_map). It is not run; transformers' own class is used.", path)
     try:
-        config = AutoConfig.for_model(**{key: value for key, value in values.items() if key not in _CALLING})
+        values = _in_own_words(path, {key: value for key, value in values.items() if key not in _CALLING})
+        config = AutoConfig.for_model(**values)
+    except TruncateKitError:
+        raise
     except Exception as error:  # each class validates in its own way
         raise ModelError(f"{path} is invalid: {first_line(error)}.", hint="Check the values in this file.") from error
     rotary = ("rope", "rotary") if hasattr(config, "rope_parameters") else ()
     # transformers uses absolute positions for other types.
     check_kept(path, values, position_embedding_type=(None, "absolute", *rotary))
     return config
+
+
+def _in_own_words(path: Path, values: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of code in a model's repository under the names that transformers' class has for them.
+
+    Raises `ModelError` for a field that is set and has no meaning there: that code may compute something else.
+    """
+    own = _fields_of(CONFIG_MAPPING[values["model_type"]])
+    renamed = {old: new for old, new in _OTHER_NAMES.items() if old in values and old not in own and new in own}
+    if not renamed and not values.get("auto_map"):
+        return values  # written by transformers, if by an older version
+    kept = {new: values[old] for old, new in renamed.items()} | {name: values[name] for name in values if name in own}
+    left = settings_of({name: value for name, value in values.items() if name not in own and name not in renamed})
+    for name, value in left.items():
+        usual = value == _NEUTRAL[name] if name in _NEUTRAL else value in (None, False, 0, "", [], {})
+        if not usual and name not in _WITHOUT_EFFECT:
+            raise ModelError(
+                f"{path} has {name} {value!r}, a field of code in the model's repository, which is not run.",
+                hint="Use a model of transformers' own class, or remove the field if it does not change vectors.",
+            )
+    if left.get("rotary_scaling_factor"):  # for longer texts, and then by the length of the batch
+        longest = left.get("max_trained_positions") or 2048
+        kept["max_position_embeddings"] = min(longest, kept.get("max_position_embeddings", longest))
+    if kept.get("hidden_act") in _GATES:
+        kept["hidden_act"] = _GATES[kept["hidden_act"]]
+    return kept
+
+
+def _fields_of(kind: type[PretrainedConfig]) -> set[str]:
+    """Return the names of a class's fields, with older ones that it still reads."""
+    own = {field.name for field in dataclasses.fields(kind)} | {
+        *kind.attribute_map,
+        "model_type",
+        "position_embedding_type",
+    }
+    return own | ({"rope_theta", "rope_scaling", "partial_rotary_factor"} if "rope_parameters" in own else set())
 
 
 def load_backbone(
@@ -182,6 +254,7 @@ def load_backbone(
     pooler = family_of(config).pooler
     with naming_damage(folder), quiet_transformers():
         _check_size(folder, config)
+        _check_kinds(folder)
         backbone, report = AutoModel.from_pretrained(
             folder,
             config=config,
@@ -235,6 +308,22 @@ def _check_size(folder: Path, config: PretrainedConfig) -> None:
             f"{stored:,} bytes.",
             hint="Configuration and weights belong to different models, or a file is damaged: download both again.",
         )
+
+
+def _check_kinds(folder: Path) -> None:
+    """Raise `ModelError` if a weight holds integers or complex numbers, which transformers would convert."""
+    kinds: dict[str, str] = {}
+    for file in folder.glob("*.safetensors"):
+        with safe_open(file, "pt") as held:
+            kinds |= {name: held.get_slice(name).get_dtype() for name in held.keys()}  # noqa: SIM118  # no iterator
+    for file in () if kinds else folder.glob("pytorch_model*.bin"):
+        weights = torch.load(file, map_location="cpu", weights_only=True, mmap=zipfile.is_zipfile(file))
+        kinds |= {name: str(weight.dtype).removeprefix("torch.") for name, weight in weights.items()}
+    for name, kind in kinds.items():
+        weight = name.endswith(("weight", "bias", "gamma", "beta")) and not _UNNEEDED.search(name)
+        if weight and not kind.lower().startswith(("f", "bf")):
+            problem = f"The weight {name} in {folder} has numbers of type {kind}."
+            raise ModelError(problem, hint="Use a checkpoint in floating point.")
 
 
 def resolve(name: str | Path) -> Path:

@@ -37,6 +37,7 @@ WEIGHTS_FILE = "model.safetensors"
 _READ = {".bin", ".data", ".jinja", ".json", ".model", ".onnx", ".safetensors", ".txt"}
 _KINDS = ("Transformer", "WeightedLayerPooling", "Pooling", "LayerHeads", "Dense", "Normalize", "LayerNorm", "Dropout")
 LAYER_POOLERS: dict[str, type[LayerPooler]] = {kind.__name__: kind for kind in (LayerAttentionPooling, LayerPooling)}
+_POINTER, _POINTER_BYTES = b"version https://git-lfs.github.com/spec/", 1024
 _POOLER_SOURCE = Path(inspect.getfile(layer_pooling))  # copied into saved folders
 _POOLING_NAMES: dict[str, PoolingMode] = {"mean": "mean", "cls": "cls", "max": "max", "lasttoken": "last"}
 _POOLING_FLAGS = {  # the older form, readable by every version
@@ -50,8 +51,20 @@ _POOLING_FLAGS = {  # the older form, readable by every version
 _READING_FILE = "sentence_bert_config.json"
 # The first non-empty file counts; older versions named files by architecture.
 _READERS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-# Fields that override other settings; names before and since sentence-transformers 5.
-_OVERRIDES = ("config_args", "config_kwargs", "tokenizer_args", "processor_kwargs", "processing_kwargs")
+# Fields of these files and of their `model_args` that change no vector, with any value or with one; others have to be
+# unset, whatever later versions add.
+_FREE = {
+    "max_seq_length", "do_lower_case", "unpad_inputs", "model_args", "model_kwargs", "add_pooling_layer",
+    "attn_implementation", "device_map", "dtype", "torch_dtype", "low_cpu_mem_usage", "trust_remote_code",
+}  # fmt: skip
+_USUAL = {
+    "transformer_task": "feature-extraction", "module_output_name": "token_embeddings", "use_safetensors": True,
+    "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
+}  # fmt: skip
+_UNSET: tuple[Any, ...] = (None, False, "", {}, [])
+_ON_VECTORS = {  # of modules after pooling
+    "module_input_name": ("sentence_embedding",), "module_output_name": (None, "sentence_embedding"),
+}  # fmt: skip
 _NO_POOLER = {"model_args": {"add_pooling_layer": False}}
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     name: getattr(nn, name) for name in ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid", "LeakyReLU")
@@ -59,19 +72,25 @@ _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
 
 
 def check_links(folder: Path, place: Path) -> None:
-    """Raise `ModelError` if files or weights of a module lie outside `folder` and its hub cache."""
+    """Raise `ModelError` if files of a module are Git LFS pointers, or lie outside `folder` and the hub's cache."""
     root = real_path(folder)
-    # In the hub cache, snapshots/REVISION has links to files in blobs.
-    blobs = [above.parent.parent / "blobs" for above in (root, *root.parents) if above.parent.name == "snapshots"]
     listed = place.glob("*") if place == folder else place.rglob("*")
     files = [place, *(file for file in listed if file.suffix in _READ)]
     for index in place.glob("*.index.json"):
         files += [place / name for name in read_json(index).get("weight_map", {}).values()]
     for file in files:
-        if not any(real_path(file).is_relative_to(allowed) for allowed in (root, *blobs)):
+        real = real_path(file)
+        # Links of a cache lead from models--OWNER--NAME/snapshots/REVISION, or a copy elsewhere, into its blobs.
+        cache = real.parents[1] if real.parent.name == "blobs" else None
+        cached = cache and (root.is_relative_to(cache) or cache.match("models--*") or (cache / "snapshots").is_dir())
+        if not real.is_relative_to(root) and not cached:
             raise ModelError(
-                f"{file} leads to {real_path(file)}, outside the model's own folder.",
+                f"{file} leads to {real}, outside the model's own folder.",
                 hint="Copy the file into the folder if it belongs to the model and you trust its author.",
+            )
+        if file.is_file() and file.stat().st_size < _POINTER_BYTES and file.read_bytes().startswith(_POINTER):
+            raise ModelError(
+                f"{file} is a Git LFS pointer, not the file itself.", hint="Run `git lfs pull` in the clone."
             )
 
 
@@ -126,12 +145,11 @@ def write_module(place: Path, values: dict[str, Any] | None, weights: dict[str, 
 
 
 def check_finite(module: nn.Module, folder: Path) -> None:
-    """Raise `ModelError` if a weight is NaN or infinite."""
+    """Raise `ModelError` if a weight is NaN, infinite or complex."""
     for name, weight in module.state_dict().items():
-        if not torch.isfinite(weight).all():
-            raise ModelError(
-                f"The weight {name} in {folder} holds NaN or infinity.", hint="Use an undamaged checkpoint."
-            )
+        if weight.is_complex() or not torch.isfinite(weight).all():
+            kind = "complex numbers" if weight.is_complex() else "NaN or infinity"
+            raise ModelError(f"The weight {name} in {folder} holds {kind}.", hint="Use an undamaged checkpoint.")
 
 
 @contextlib.contextmanager
@@ -209,12 +227,16 @@ def read_text_settings(folder: Path, transformer: Path) -> tuple[int | None, boo
         check_kept(path, settings, model_type=("SentenceTransformer",), truncate_dim=(None, False))
         if "prompts" in settings:
             settings["prompts"] = settings["prompts"] or {}
+        check_kept(path, settings, default_prompt_name=(None, *settings.get("prompts", {})))
         for kind in _READERS if listed else ():
             path = transformer / f"sentence_{kind}_config.json"
             values = read_json(path) if path.exists() else {}
-            check_kept(path, values, **dict.fromkeys(_OVERRIDES, (None, {})))
+            for held in (values, values.get("model_args") or {}, values.get("model_kwargs") or {}):
+                usual = {name: (_USUAL[name], None) if name in _USUAL else _UNSET for name in held.keys() - _FREE}
+                check_kept(path, held, **usual)
             if values:
-                return values.get("max_seq_length"), bool(values.get("do_lower_case")), settings
+                limit = values.get("max_seq_length")
+                return limit and int(limit), bool(values.get("do_lower_case")), settings
     return None, False, settings
 
 
@@ -257,6 +279,7 @@ def add_module(encoder: Encoder, kind: str, place: Path, asked: PoolingMode | No
             held = read_module(place, lambda values: nn.ModuleDict({"norm": nn.LayerNorm(values["dimension"])}))
             encoder.tail.append(held["norm"])
         case "Normalize":
+            check_kept(path, read_json(path) if path.exists() else {}, **_ON_VECTORS)
             encoder.tail.append(Normalize())
         case _ if kind in LAYER_POOLERS:
             pooler = read_module(place, lambda values: LAYER_POOLERS[kind](**values))
@@ -299,8 +322,7 @@ def _pooling_of(path: Path, asked: PoolingMode | None) -> PoolingMode:
 
 
 def _dense(path: Path, values: dict[str, Any]) -> Dense:
-    vector = "sentence_embedding"
-    check_kept(path, values, module_input_name=(vector,), module_output_name=(None, vector), use_residual=(False,))
+    check_kept(path, values, **_ON_VECTORS, use_residual=(False,))
     activation = str(values.get("activation_function", "Tanh")).rpartition(".")[2].removesuffix("()")
     if activation not in _ACTIVATIONS:
         hint = f"Known activations: {', '.join(_ACTIVATIONS)}."
