@@ -2,18 +2,22 @@
 
 import shutil
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import onnx
 import onnxruntime
 import pytest
 import torch
+from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import datasets
 
 from truncate_kit.core.errors import DeviceError, ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph import OUTPUT
 from truncate_kit.export.runtime import (
+    INPUTS,
     OnnxEncoder,
     bucket,
     load_text_encoder,
@@ -167,6 +171,33 @@ def test_a_graph_of_something_else_is_refused():
     graph = datasets.get_example("mul_1.onnx")
     with pytest.raises(ModelError, match="not an exported sentence encoder: it has inputs X and outputs Y"):
         open_session(graph, device=torch.device("cpu"), threads=1)
+
+
+@pytest.mark.parametrize(
+    ("shape", "turned"), [(["b", "w"], 0), ([4, "b"], 1), (["w", "b"], 1), (["b", 4], 1), (["b", 4], 0)], ids=str
+)
+def test_a_graph_whose_vectors_are_not_rows_of_a_known_width_is_refused(shape, turned, prompted, tmp_path):
+    folder = Path(shutil.copytree(prompted[1], tmp_path / "model"))
+    table = numpy_helper.from_array(np.random.default_rng(0).random((40, 4), np.float32), "table")
+    nodes = [
+        helper.make_node("Gather", ["table", "input_ids"], ["states"]),
+        helper.make_node("Cast", ["attention_mask"], ["mask"], to=TensorProto.FLOAT),
+        helper.make_node("ReduceMax", ["mask"], ["one"], keepdims=0),
+        helper.make_node("Mul", ["states", "one"], ["kept"]),
+        helper.make_node("ReduceMean", ["kept"], ["rows"], axes=[1], keepdims=0),
+        helper.make_node("Transpose" if turned else "Identity", ["rows"], [OUTPUT]),
+    ]
+    inputs = [helper.make_tensor_value_info(name, TensorProto.INT64, ["b", "t"]) for name in INPUTS]
+    output = helper.make_tensor_value_info(OUTPUT, TensorProto.FLOAT, shape)
+    graph = helper.make_graph(nodes, "foreign", inputs, [output], [table])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    onnx.save(model, folder / "foreign.onnx")
+    reader = OnnxEncoder.load(folder).reader
+    if not turned:  # the runtime infers the width where it can
+        assert OnnxEncoder(folder / "foreign.onnx", reader).encode(TEXTS).shape == (len(TEXTS), 4)
+        return
+    with pytest.raises(ModelError, match=r"known width|gave vectors of shape"):
+        OnnxEncoder(folder / "foreign.onnx", reader).encode(TEXTS[:4])
 
 
 @pytest.mark.skipif("CUDAExecutionProvider" in onnxruntime.get_available_providers(), reason="CUDA is there")

@@ -68,6 +68,13 @@ def test_a_local_folder_is_no_base_model_but_hands_on_its_own(tiny_folder, tmp_p
     assert HubCard(card(encoder, str(folder))).data.license is None
 
 
+def test_a_link_of_one_letter_is_replaced_as_a_name_only(tiny_folder, tmp_path, monkeypatch):
+    (tmp_path / "my-model").mkdir()
+    (tmp_path / "d").symlink_to("my-model")
+    monkeypatch.chdir(tmp_path)
+    assert "\n# my-model, layer 3 of 4, not trained\n" in card(load_encoder(tiny_folder("bert")), "d")
+
+
 def test_a_bundled_model_is_none_of_the_hub_and_its_licence_goes_along(tiny_folder):
     found = HubCard(card(load_encoder(tiny_folder("bert")), "mini-bert")).data.to_dict()
     assert "base_model" not in found

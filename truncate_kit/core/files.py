@@ -25,7 +25,7 @@ from truncate_kit.core.errors import (
     first_line,
 )
 
-_REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO}
+_REFUSED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO, errno.ENOENT, errno.ENOTDIR, errno.EACCES}
 _UNFINISHED, _LOCK, _TEMPORARY, _REPLACED = ".unfinished", ".lock", ".tmp", "replaced"
 
 

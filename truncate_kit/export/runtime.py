@@ -228,8 +228,13 @@ class OnnxEncoder:
         self._opening = threading.Lock()
         self._session = self._opened(self.threads)
         self._one_core: Any = None
-        outputs = self._session.get_outputs()
-        self.width = next(int(value.shape[-1]) for value in outputs if value.name == OUTPUT)
+        shape = next(value.shape for value in self._session.get_outputs() if value.name == OUTPUT)
+        if len(shape) != 2 or isinstance(shape[0], int) or not isinstance(shape[1], int):
+            shown = " × ".join(map(str, shape))
+            raise ModelError(
+                f"{file} gives {shown} numbers, not any number of texts × a known width.", hint=_EXPORT_HINT
+            )
+        self.width = shape[1]
         self._longest = None if reader is None else reader.max_length
         self._buckets, self._turn = buckets, threading.Lock()  # threads would overwrite each other's inputs
         self._held: dict[tuple[int, int], tuple[dict[str, Any], Any, Any, Any]] = {}
@@ -355,6 +360,8 @@ class OnnxEncoder:
             binding.bind_output(OUTPUT, self.device.type, self.device.index or 0)
             session.run_with_iobinding(binding)
             vectors: Vectors = binding.get_outputs()[0].numpy()
+        if vectors.shape != (wanted := (len(feeds[INPUTS[0]]), self.width)):
+            raise ModelError(f"{self.file} gave vectors of shape {vectors.shape}, not {wanted}.", hint=_EXPORT_HINT)
         return vectors
 
     def prepare(self, ids: Sequence[Sequence[int]]) -> Callable[[], None]:

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,7 @@ def write_card(
     """
     title = origin.words
     if Path(origin.model).is_dir():  # local paths are useless to others
-        title = title.replace(origin.model, Path(origin.model).resolve().name)
+        title = replace(origin, model=Path(origin.model).resolve().name).words
     kept = f"the first {origin.layer} of {origin.depth} layers" if origin.blocks is None else origin.place
     tags = ["truncated"] * (origin.layer < origin.depth)
     tags += {"distill": ["distilled"], "freeze": ["frozen"]}.get(origin.method, [])
