@@ -2,7 +2,7 @@
 
 import argparse
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -51,11 +51,13 @@ CASES: dict[str, Callable[[int], tuple[float, float]]] = {
 """Coverage and mean error of each case for a number of draws."""
 
 
-def main() -> None:
+PARSER = argparse.ArgumentParser(description=__doc__)
+PARSER.add_argument("--draws", type=int, default=1000)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
     """Print a Markdown table."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--draws", type=int, default=1000)
-    draws = parser.parse_args().draws
+    draws = PARSER.parse_args(arguments).draws
     print("| 95 % interval | holds, % | mean error |\n|---|---|---|")
     for name, case in CASES.items():
         coverage, error = case(draws)
