@@ -41,7 +41,7 @@ class MaskedHead(nn.Module):
         self.model, self.pretrained = model, pretrained
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return the logits (m, v) of hidden states (m, d)."""
+        """Return logits (m, v) of states (m, d)."""
         logits: Tensor = self.model(inputs_embeds=states.unsqueeze(0)).logits[0]
         return logits
 
@@ -68,7 +68,7 @@ def load_masked_head(encoder: Encoder) -> MaskedHead:
 
 
 def masked_head_digest(encoder: Encoder) -> str:
-    """Return the SHA-256 of the pretrained head's weights; a new head counts as empty."""
+    """Hash the pretrained head's weights (SHA-256); a new head counts as empty."""
     with torch.random.fork_rng(devices=[]):
         head = load_masked_head(encoder)
     return sha256_of(weight_parts(head.model.state_dict() if head.pretrained else {}))
@@ -226,7 +226,7 @@ class MaskedEvaluator(Evaluator):
 
     @torch.inference_mode()
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Return the negative mean loss; no Pearson correlation."""
+        """Return the negative mean loss."""
         total, count = 0.0, 0
         with evaluating(encoder), evaluating(self._head):
             for batch, hidden in self.batches:
@@ -273,10 +273,10 @@ def adapt(
         encoder: Model; stays unchanged.
         texts: Raw texts.
         settings: Training settings.
-        layer: Layer to cut at; by default the last layer.
-        checkpoint: File of the training state, to resume from.
+        layer: Layer to cut at; by default the last.
+        checkpoint: File to save to and resume from.
         group: Processes that train together.
-        progress: True shows bars and logs; a callable receives every step.
+        progress: True shows bars and logs; a callable receives steps.
 
     Raises:
         DataError: Too few texts, or no token can be masked.
@@ -347,13 +347,7 @@ def adapted(
 class WordPrior:
     """TMFT on word pairs before sentence pairs; by default as in the paper: batch size 128, best of 50 epochs on dev.
 
-    Args:
-        full: The encoder before truncation, for its tokenizer.
-        words: Word pairs.
-        settings: Training settings.
-
-    Raises:
-        DataError: The word pairs are unusable.
+    `full` is the encoder before truncation, for its tokenizer. Raises `DataError` for unusable word pairs.
     """
 
     def __init__(self, full: Encoder, words: PairSplits, settings: TrainingSettings | None = None) -> None:
@@ -365,13 +359,13 @@ class WordPrior:
         return f"words {self._words.fingerprint()} {self.settings.to_json()}"
 
     def learned(self, seed: int) -> Keys:
-        """Return the keys of this seed's train and dev word pairs."""
+        """Return the keys of train and dev word pairs."""
         return keys_of(*(pairs for name, pairs in splits_for(self._words, seed).items() if name != "test"))
 
     def train(
         self, encoder: Encoder, seed: int, *, checkpoint: Path | None = None, progress: Progress = silent
     ) -> float:
-        """Train `encoder` in place on the seed's word pairs; return the best dev score in points."""
+        """Train `encoder` in place; return the best dev score in points."""
         examples, dev, _ = self._task.trial(encoder, seed)
         run, task = TrainingRun(encoder, examples, dev, self.settings, seed=seed), f"words at layer {encoder.depth}"
         task += f", seed {seed}, {counted(self.settings.epochs, 'epoch')}"

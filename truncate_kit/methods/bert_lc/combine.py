@@ -92,7 +92,7 @@ def combine(
     Args:
         encoder: Model; stays unchanged.
         pairs: Graded pairs.
-        settings: Settings of the search.
+        settings: Search settings.
         head: Trained pooler, for the baseline "CLS pooler" and `settings.head`.
         threads: Cores for the exact search.
         progress: True draws bars; a callable receives steps.
@@ -149,7 +149,6 @@ def combine(
 
 
 def _plan(layers: int, settings: CombineSettings) -> tuple[str, int]:
-    """Return the search method and the largest size of a combination. Raises `UsageError`."""
     if not settings.has_grams:
         return "exact", min(settings.up_to or layers, largest_size(layers))
     if layers > MOST_LAYERS:
@@ -170,7 +169,7 @@ def _read(
     first_tokens: list[Floats] = []
 
     def read(window: Sequence[TextPair]) -> tuple[Tensor, list[int], list[int]]:
-        """Return states (L', texts, d) of distinct texts, and the row indices of both sides."""
+        """Return states (L', texts, d) of distinct texts, and each side's row indices."""
         texts, (first, second) = index_texts(window)
         states = torch.empty(encoder.depth + 1, len(texts), encoder.width, dtype=torch.float32)
         cls = torch.empty(len(texts), encoder.width, dtype=torch.float32)
@@ -200,7 +199,6 @@ def _search(
     threads: int,
     progress: Progress,
 ) -> list[BestSubsets]:
-    """Return the best combinations on dev for each split."""
     if isinstance(scorer, PairStates):
         union = sorted({place for places, _ in sides for place in places})
         parts = [(np.searchsorted(union, places).tolist(), ranks) for places, ranks in sides]
@@ -271,12 +269,7 @@ def combined_encoder(
 
     The mean is saved as standard sentence-transformers modules if the model has no final norm and no max pooling; other
     combinations are saved with a `LayerPooling`. Of the modules after pooling, only a final Normalize is kept.
-
-    Args:
-        encoder: The full model.
-        layers: Layers to combine.
-        over: Mean or maximum.
-        head: Trained pooler after the mean.
+    `head` is a trained pooler after the mean.
 
     Raises:
         ModelError: `layers` is empty, or the kind of final norm is not supported.
@@ -313,7 +306,7 @@ def norm_settings(norm: nn.Module | None) -> dict[str, Any]:
         return {}
     if isinstance(norm, nn.LayerNorm):
         return {"norm": "layer", "eps": norm.eps, "bias": norm.bias is not None}
-    if isinstance(eps := getattr(norm, "variance_epsilon", None), float):  # attribute of qwen2 and llama norms
+    if isinstance(eps := getattr(norm, "variance_epsilon", None), float):  # qwen2 and llama
         return {"norm": "rms", "eps": eps}
     raise ModelError(
         f"The model ends in a {type(norm).__name__}, which cannot be saved with a combination of layers.",

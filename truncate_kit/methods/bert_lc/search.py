@@ -111,11 +111,11 @@ class PairGrams:
         self.num_layers, self.num_pairs = forms.shape[1], forms.shape[3]
 
     def select(self, pairs: Sequence[int]) -> "PairGrams":
-        """Return the quadratic forms of the pairs at these indices."""
+        """Select pairs by index."""
         return PairGrams(np.ascontiguousarray(self.forms[..., list(pairs)]))
 
     def cosines(self, layers: Sequence[int]) -> Floats:
-        """Return the cosine of the layer means for each pair, (n,)."""
+        """Return the cosines of the layer means, (n,)."""
         chosen = sorted(layers)
         sums = sum(self.forms[:, low, high] for place, low in enumerate(chosen) for high in chosen[place:])
         return cosines_of(np.array(sums))
@@ -174,7 +174,7 @@ _NO_SUBSET: Ranked = (-np.inf, 0, 0)
 
 
 def layers_in(mask: int) -> tuple[int, ...]:
-    """Return the layers of a mask, in ascending order."""
+    """Return a mask's layers, ascending."""
     return tuple(layer for layer in range(mask.bit_length()) if mask >> layer & 1)
 
 
@@ -293,7 +293,7 @@ def search_exact(
         parts, block = np.empty((3, 1 + layers, num_pairs)), np.empty((3, len(lowest), num_pairs))
         masks, scores = list[Masks](), list[Floats]()
         for mask, sums, gains in _walk(node, forms, down_to=layers, up_to=up_to):
-            begin = 0 if mask else 1  # without the empty set
+            begin = 0 if mask else 1
             end = ends[min(layers, up_to - mask.bit_count())]
             parts[:, 0], parts[:, 1:] = sums, gains
             totals = np.matmul(with_one[begin:end], parts, out=block[:, begin:end])
@@ -351,13 +351,13 @@ class PairStates:
         self.num_layers = len(prepared)
 
     def select(self, pairs: Sequence[int]) -> Self:
-        """Return the pairs at these indices."""
+        """Select pairs by index."""
         some = copy.copy(self)
         some.parts = np.ascontiguousarray(self.parts[:, :, list(pairs)])
         return some
 
     def cosines(self, layers: Sequence[int]) -> Floats:
-        """Return the cosine of each pair for this combination, (n,)."""
+        """Return the pairs' cosines, (n,)."""
         return self._cosines(reduce(self._joined, [self.parts[:, layer] for layer in layers]), len(layers))
 
     def _joined(self, together: Floats, part: Floats) -> Floats:

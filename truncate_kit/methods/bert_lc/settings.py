@@ -16,7 +16,7 @@ _LAYERS, _WIDTH, _PAIRS, _SPLITS = Bounds(1, 1024), Bounds(1, 1_000_000), Bounds
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CombineSettings(Result):
-    """Settings of the search for layer combinations.
+    """Settings of `combine`.
 
     Unlike in BERT-LC, dev and test are split from one set, pairs with the same texts stay in one split, and the
     baseline of random layers is a mean over 100 subsets. `max` and `head` try all subsets of up to 14 layers; for more
@@ -69,7 +69,7 @@ class SplitReport(Result):
     best: Combination
     by_size: tuple[Combination | None, ...]  # index k − 1: best of k layers
     without: tuple[Combination | None, ...]  # index l: best without layer l
-    baselines: dict[str, tuple[float | None, float | None]]  # scores on dev and test
+    baselines: dict[str, tuple[float | None, float | None]]  # dev and test
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,21 +87,21 @@ class CombinationReport(Result):
     num_pairs: int
     splits: tuple[SplitReport, ...]  # by seed, from 0
     chosen: tuple[int, ...]  # best mean dev score over all splits
-    chosen_dev: float  # its mean dev score
+    chosen_dev: float
     unseen: float | None  # score on pairs outside all dev sets
     num_unseen: int
     seconds: float
 
     def best(self, side: str) -> Span | None:
-        """Return mean and standard deviation over splits of the best combination's score; side: `dev` or `test`."""
+        """Return the best combination's mean and standard deviation over splits; side: `dev` or `test`."""
         return _span([split.best[1:] for split in self.splits], side)
 
     def baseline(self, name: str, side: str) -> Span | None:
-        """Return mean and standard deviation over splits of a baseline's score, if defined."""
+        """Return a baseline's mean and standard deviation, if defined."""
         return _span([split.baselines.get(name) for split in self.splits], side)
 
     def size(self, layers: int, side: str) -> Span | None:
-        """Return mean and standard deviation over splits of the best score with `layers` layers, if defined."""
+        """Return mean and standard deviation of the best score with `layers` layers, if defined."""
         rows = [split.by_size[layers - 1] for split in self.splits]
         return _span([None if row is None else row[1:] for row in rows], side)
 

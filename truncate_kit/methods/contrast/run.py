@@ -40,7 +40,7 @@ from truncate_kit.training.settings import OBJECTIVES, Trial, run_trials, trial_
 
 
 def poolable_encoder(encoder: Encoder, settings: ContrastiveSettings, *, seed: int) -> Encoder:
-    """Return the encoder cut at `settings.layer`, with a new pooler seeded by `seed`. Raises `UsageError`."""
+    """Return the encoder cut at `settings.layer`, with a new pooler. Raises `UsageError`."""
     cut = truncate(encoder, encoder.depth if settings.layer is None else settings.layer)
     _check_suits(cut, settings)
     tail = _normalize(encoder)
@@ -82,10 +82,7 @@ def _check_suits(encoder: Encoder, settings: ContrastiveSettings) -> None:
 
 
 def _set_dropout(encoder: Encoder, settings: ContrastiveSettings) -> None:
-    """Set all dropout probabilities of the encoder to `settings.dropout`, in place; no dropout modules are added.
-
-    Raises `UsageError` if the objective needs dropout and all probabilities are 0.
-    """
+    """Set all dropout probabilities to `settings.dropout`; raise `UsageError` if dropout is needed but all are 0."""
     modules: list[Any] = list(encoder.backbone.modules())
     name = "attention_dropout"
     places = [(module, "p") for module in modules if isinstance(module, nn.Dropout)]
@@ -100,7 +97,7 @@ def _set_dropout(encoder: Encoder, settings: ContrastiveSettings) -> None:
 
 
 def _normalize(encoder: Encoder) -> list[nn.Module]:
-    """Return the final Normalize of the tail, if it has one; a new pooler keeps no other module."""
+    """Return the tail's final Normalize, if any; a new pooler keeps no other module."""
     return [Normalize()] if len(encoder.tail) and isinstance(encoder.tail[-1], Normalize) else []
 
 
@@ -120,7 +117,7 @@ class BareEvaluator(PairEvaluator):
     """Evaluator that removes the encoder's pooler, computes the scores, and restores the pooler."""
 
     def score(self, encoder: Encoder) -> Scores:
-        """Return the scores of the encoder without its pooler."""
+        """Score the encoder without its pooler."""
         pooler, pooling, tail = encoder.pooler, encoder.pooling, encoder.tail
         try:
             return super().score(remove_pooler(encoder))
@@ -223,7 +220,7 @@ class DifferenceTexts(ContrastiveTexts):
         return ()
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return the contrastive loss plus the weighted replaced-token loss of the texts in `batch`."""
+        """Return the contrastive loss plus the weighted replaced-token loss."""
         own = self._group.share(batch)
         ids = self.ids(own)
         vectors = encoded(encoder, ids)
@@ -273,10 +270,10 @@ def finetune_contrastive(
         rows: Anchors, positives and, for `hard-negatives`, negatives. For raw text, `raw_texts` builds the rows.
         data: Graded pairs: dev to select checkpoint and seed, test to score each seed.
         out: Output folder for `lean/`, `contrastive.json` and `trials/`; repeat the call to resume.
-        settings: Settings of the run.
+        settings: Run settings.
         generator: Frozen generator for `diffcse`; by default `encoder`.
         group: Processes that train together.
-        progress: True shows bars and logs; a callable receives every step.
+        progress: True shows bars and logs; a callable receives steps.
         stage_done: See `TrainingRun.train`.
 
     Raises:
@@ -292,7 +289,6 @@ def finetune_contrastive(
     store = RunStore(out / "trials", run.key(), {"model": encoder.name, "contrastive": run.plain})
 
     def trial(seed: int, *, again: bool = False) -> Trial:
-        """Return the trial of `seed`; run it if it is not stored, or if `again`."""
         name = trial_name(run.depth, seed, run.training.epochs)
         record = group.agree(store.read(name, Trial) if group.leads and not again else None)
         if record is None:
@@ -308,7 +304,7 @@ def finetune_contrastive(
             held.enter_context(store.open())
         trials = run_trials((f"Seed {seed}", partial(trial, seed)) for seed in run.settings.seeds)
         best = max(trials, key=lambda one: (one.dev, -one.seed))
-        if not group.agree(store.has_weights(best.name)):  # only weights of another seed are stored
+        if not group.agree(store.has_weights(best.name)):  # only another seed's weights are stored
             trial(best.seed, again=True)
         result = None
         if group.leads:
@@ -324,8 +320,6 @@ def finetune_contrastive(
 
 
 class _Run:
-    """Checked settings and data of one run."""
-
     def __init__(
         self,
         encoder: Encoder,
@@ -338,11 +332,10 @@ class _Run:
         self.encoder, self.rows, self.data, self.settings, self.group = encoder, rows, data, settings, group
         self.dev, self.columns, self.generator = _graded(data), _columns(rows, settings), generator or encoder
         self.training = settings.training(encoder.family.recipe, encoder.width)
-        self.depth = poolable_encoder(encoder, settings, seed=0).depth  # raises if the settings do not fit the model
+        self.depth = poolable_encoder(encoder, settings, seed=0).depth  # raises if settings do not fit
         self.plain = settings.to_dict() | {"seeds": (), "layer": self.depth}
 
     def key(self) -> str:
-        """Return the key of the trials' store."""
         parts = [repr(self.plain), self.training.to_json(), self.rows.fingerprint(), self.data.fingerprint()]
         parts.append(str(self.group.size))
         if OBJECTIVES[self.settings.objective].fills_words:
@@ -350,7 +343,7 @@ class _Run:
         return run_key(self.encoder, *parts)
 
     def train(self, seed: int, **running: Any) -> tuple[Encoder, Trial]:
-        """Train a new encoder, and score the encoder as it will be saved."""
+        """Train a new encoder; score it as it will be saved."""
         settings, training, agree = self.settings, self.training, self.group.agree
         model = poolable_encoder(self.encoder, settings, seed=seed)
         on_dev = (PairEvaluator if settings.keep_pooler else BareEvaluator)(model, self.dev)
@@ -376,7 +369,6 @@ class _Run:
         return cast(ContrastiveTexts, made)
 
     def result(self, trials: Sequence[Trial], chosen_seed: int, parameters: int, seconds: float) -> ContrastiveResult:
-        """Return the result, with mean scores over the trials."""
         encoder, rows, data, training = self.encoder, self.rows, self.data, self.training
         dev, dev_std = mean_and_std([one.dev for one in trials])
         tests = [one.test for one in trials if one.test is not None]
@@ -411,7 +403,6 @@ class _Run:
 
 
 def _graded(data: PairSplits) -> PairSet:
-    """Return the dev pairs. Raises `DataError` if dev is missing or pairs cannot be ranked."""
     if data.dev is None:
         problem = f"{data.name} has no dev split to select checkpoints."
         raise DataError(problem, hint="Give a folder with dev and test files.")
@@ -422,7 +413,6 @@ def _graded(data: PairSplits) -> PairSet:
 
 
 def _columns(rows: TripletSet, settings: ContrastiveSettings) -> list[list[str]]:
-    """Return anchors, positives and, if needed, negatives. Raises `DataError`."""
     if len(rows) < FEWEST_ROWS:
         problem = f"Rows in {rows.name}: {len(rows)}; at least {FEWEST_ROWS} are needed. {rows.note}".rstrip()
         hint = 'Give thousands of rows; `objective="in-batch"` builds the most rows from NLI pairs.'

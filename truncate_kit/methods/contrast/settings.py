@@ -52,7 +52,7 @@ TABLE_2: dict[str, dict[str, Any]] = {
     "attention": {"pooling": "layer-attention", "last_cls": False},  # CLS_all + AVG_all attention
     "layer-attention": {"pooling": "layer-attention"},  # CLS_all + AVG_all attention, CLS_last
 }
-"""Settings for each row of the paper's Table 2. `over` and `last_cls` allow combinations that the table lacks."""
+"""Settings for each row of the paper's Table 2."""
 
 
 LARGE_WIDTH = 1024
@@ -185,10 +185,10 @@ class ContrastiveResult(Result):
     """Result of `finetune_contrastive`; scores are mean Spearman over seeds, in points."""
 
     model: str
-    rows: str  # description
+    rows: str
     num_rows: int
     rows_fingerprint: str
-    data: str  # name
+    data: str
     data_fingerprint: str
     settings: ContrastiveSettings
     epochs: int
@@ -197,13 +197,13 @@ class ContrastiveResult(Result):
     layer: int  # blocks kept of `depth`
     depth: int
     parameters: int  # of the saved model
-    trials: tuple[Trial, ...]  # one per seed
+    trials: tuple[Trial, ...]
     chosen_seed: int  # best on dev
     dev: float
     dev_std: float | None
     test: float | None
     test_std: float | None
-    test_texts: int  # distinct test texts
+    test_texts: int  # distinct
     seen: int  # test texts that are also training texts
     processes: int
     seconds: float  # of this call

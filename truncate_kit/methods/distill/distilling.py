@@ -71,7 +71,7 @@ if TYPE_CHECKING:
 LOST = 1.0  # points; if training lowers the score by more, the untrained blocks are saved
 AGREEMENT_PER_POINT = 3.0
 """On STS, lean models lost more than three points of agreement per score point (benchmarks/lean)."""
-ROUNDS, MOST_ROUNDS, SECONDS, TIMED_TEXTS = 5, 25, 10.0, 128  # times of small models are noisy
+ROUNDS, MOST_ROUNDS, SECONDS, TIMED_TEXTS = 5, 25, 10.0, 128  # small models' times are noisy
 PRECISIONS = precisions_for("cpu")
 SHARES = (1, 2, 4)  # divisors of a vector's width
 Speed = tuple[float, tuple[float, float]]  # texts per second; 95 % interval relative to the reference
@@ -105,7 +105,7 @@ def check_size(megabytes: float, encoder: Encoder) -> None:
 
 
 def timed_on(encoder: Encoder) -> str:
-    """Return the GPU's name, or `cpu` with its number of threads."""
+    """Name the GPU, or `cpu` with its number of threads."""
     device = encoder.device
     if device.type == "cuda":
         return re.sub(r"\W+", "-", torch.cuda.get_device_name(device))
@@ -115,7 +115,7 @@ def timed_on(encoder: Encoder) -> str:
 def side_by_side(
     runs: Sequence[Callable[[], object]], num_texts: int, *, reference: int, progress: Progress = silent
 ) -> list[Speed]:
-    """Time all runs in each round, so that a disturbance slows all of them; each run encodes `num_texts` texts.
+    """Time all runs in each round, so that a disturbance slows all; each run encodes `num_texts` texts.
 
     reference: index of the run whose speed is 1.
     """
@@ -141,7 +141,7 @@ def speeds(seconds: Array, num_texts: int, reference: int) -> list[Speed]:
 
 
 def run_name(blocks: Blocks) -> str:
-    """Return the name of a subset in a store."""
+    """Return a subset's name in stores."""
     return "blocks" + "-".join(map(str, blocks))
 
 
@@ -252,7 +252,7 @@ class Distillation:
             self._taught(order[0], few=order[1])
 
     def _saved(self, student: LeanModel) -> tuple[Encoder, VocabularyCut | None, LeanModel]:
-        """Return the model to save, the record of its vocabulary cut, and the student's row after the cut.
+        """Return the model to save, its vocabulary cut, and the student's row.
 
         Agreement after the cut is measured with a vocabulary that ignores the report texts.
         """
@@ -269,7 +269,6 @@ class Distillation:
 
     @cached_property
     def _search(self) -> SubsetSearch:
-        """Score all subsets, or only the named blocks."""
         blocks = self.budget.named_blocks
         name = "subsets" if blocks is None else f"sub{run_name(blocks)}"
         known = self.searches.read(name, SubsetSearch)
@@ -278,7 +277,7 @@ class Distillation:
         )
 
     def _sizes(self) -> list[LeanModel]:
-        """Return a row for the best or named subset of each size, the full model last; all are timed together."""
+        """Return a row for each size, the full model last; all are timed together."""
         search, named = self._search, self.budget.named_blocks
         name = f"sizes-{timed_on(self.encoder)}" + ("" if named is None else f"-{run_name(named)}")
         measured = self.searches.read(name, Measured)
@@ -349,7 +348,7 @@ class Distillation:
         return self._scored(row, best.blocks, best.untrained)
 
     def _after_learning(self, row: LeanModel, students: Sequence[LeanModel], chosen: Blocks) -> LeanModel:
-        """Return the best stored student of the row's size; for the chosen size, the student with the chosen blocks."""
+        """Return the best stored student of the row's size; for the chosen size, the chosen blocks."""
         same = [student for student in students if len(student.blocks) == len(row.blocks)]
         if len(row.blocks) == len(chosen):
             same = [student for student in same if student.blocks == chosen]
@@ -382,7 +381,7 @@ class Distillation:
         return merged_graphs(measured), measured[-1].covered
 
     def _measure_graphs(self, encoders: Sequence[tuple[Blocks, Encoder]]) -> Measured:
-        """Export each encoder in both precisions, and measure score, speed and size; the full model is first.
+        """Export each encoder in both precisions, and measure the graphs; the full model is first.
 
         The float layers of int8 graphs are chosen by the full model's cosines between held-out texts, not labels.
         Vectors with the smaller vocabulary (pieces of training texts) come from the whole graph.
@@ -447,7 +446,6 @@ class Distillation:
         return [row for name, row in self.runs.all(LeanModel).items() if name.startswith(prefix)]
 
     def _try_out(self, blocks: Blocks, untrained: float) -> LeanModel:
-        """Return a subset's row after training on few texts; train only if the row is not stored."""
         name = f"tryout-{run_name(blocks)}"
         if (known := self.runs.read(name, LeanModel)) is not None:
             return known
@@ -495,7 +493,6 @@ class Distillation:
 
     @cached_property
     def _few(self) -> tuple[TextStore, NDArray[np.int64]] | None:
-        """Return the texts to try subsets on, if there are enough."""
         return few_texts(self.teacher, self.texts, self.learned_from)
 
     def _rate(self, blocks: Blocks) -> float:
@@ -517,13 +514,8 @@ def find_aim(
 ) -> "tuple[int | None, DropPrediction | None]":
     """Return the target layer for `DistillSettings`, and the predicted drop.
 
-    The target layer is the last before the drop, or a higher layer if the budget's blocks need it.
-
-    Args:
-        encoder: The full model.
-        texts: Raw texts; the first `ANALYSED_TEXTS` are read.
-        budget: As for `distill`.
-        max_length: Maximum tokens per text.
+    The target layer is the last before the drop, or a higher layer if the budget's blocks need it. Only the first
+    `ANALYSED_TEXTS` texts are read, up to `max_length` tokens each.
     """
     budget = budget or Budget()
     check_budget(budget, encoder)  # before the drop is predicted, which takes a minute
@@ -564,7 +556,7 @@ def distill(
         settings: Training of students.
         data: Labels for selection, instead of agreement, and for the report: dev and test pairs with scores, or two
             halves of a retrieval set's queries.
-        before: Earlier changes to `encoder`, for the model card.
+        before: Earlier changes to `encoder`, in words.
         engine: Computes the full model's vectors; by default in this process.
         group: Processes that train together; all need access to `out`.
         progress: True draws bars; a callable receives steps.

@@ -39,7 +39,7 @@ class PairLabels:
     Attributes:
         texts: Texts to exclude from training.
         chosen_by: The pairs before splitting, if blocks are selected on dev.
-        num_seen: Number of test pairs excluded because the full model has seen them.
+        num_seen: Excluded test pairs, which the full model has seen.
     """
 
     metric = "Spearman × 100 on dev"
@@ -61,11 +61,11 @@ class PairLabels:
         self.chosen_by = None if data.dev is None else whole
 
     def judge(self, encoder: Encoder) -> Evaluator | None:
-        """Return the evaluator on the dev pairs, tokenised for `encoder`."""
+        """Return the evaluator on the dev pairs."""
         return None if self._dev is None else PairEvaluator(encoder, self._dev)
 
     def seen(self) -> Keys:
-        """Return the keys of the dev pairs."""
+        """Return the dev pairs' keys."""
         return NO_KEYS if self._dev is None else keys_of(self._dev)
 
     def report(self, full: Encoder, lean: Encoder) -> HeldOutScores | None:
@@ -93,15 +93,15 @@ class QueryLabels:
         self.fingerprint = data.fingerprint() + scored_as(data, full)
 
     def judge(self, encoder: Encoder) -> Evaluator:
-        """Return the evaluator on the selection queries, tokenised for `encoder`."""
+        """Return the evaluator on the selection queries."""
         return RetrievalEvaluator(encoder, self._data, halved(self._data)[0])
 
     def seen(self) -> Keys:
-        """Return the keys of the selection queries."""
+        """Return the selection queries' keys."""
         return query_keys(choosing_queries(self._data))
 
     def report(self, full: Encoder, lean: Encoder) -> HeldOutScores:
-        """Compare both models on the other half of the queries."""
+        """Compare both models on the report queries."""
         queries, same = halved(self._data)[1], lean.backbone.config.vocab_size == full.backbone.config.vocab_size
         judge = RetrievalEvaluator(full, self._data, queries)
         ids = judge.texts()
@@ -163,7 +163,7 @@ def own_pairs_of(workspace: Workspace) -> PairSplits | None:
     try:
         store = TextStore(workspace.folder / FOLDER)
         teacher = teacher_of(load_encoder(workspace.full), result.settings.layer)
-        if store.counts != result.texts:  # texts of another, stopped distillation
+        if store.counts != result.texts:  # from another, stopped distillation
             return None
         halves = [store.read(half.tolist()) for half in held_out_places(len(store), result.settings)[:2]]
         return _splits(teacher, halves, f"cosines of {result.model}", NOTE)

@@ -62,7 +62,7 @@ class RawTexts:
     Attributes:
         texts: Training texts, similar in length to the texts to encode later; read once, in order.
         queries: Training queries, encoded with the model's query prompt.
-        exclude: Texts to exclude from training.
+        exclude: Texts not to train on.
         vocabulary: Texts whose word pieces the lean model keeps; by default it keeps all pieces.
     """
 
@@ -90,13 +90,13 @@ class TextStore:
         return len(self._ends)
 
     def ids(self, place: int) -> Ids:
-        """Return the token ids of one text."""
+        """Return one text's token ids."""
         start = int(self._ends[place - 1]) if place else 0
         row: Ids = self._tokens[start : int(self._ends[place])].tolist()
         return row
 
     def ids_at(self, places: NDArray[np.int64]) -> list[Ids]:
-        """Return the token ids of the texts at `places`."""
+        """Return several texts' token ids."""
         return [self.ids(place) for place in places.tolist()]
 
     def lengths(self) -> NDArray[np.int64]:
@@ -109,11 +109,11 @@ class TextStore:
         return np.memmap(self.vectors_folder / VECTORS_FILE, dtype=np.float16, mode="r").reshape(len(self), -1)
 
     def vectors_at(self, places: Sequence[int]) -> Tensor:
-        """Return the vectors of the texts at `places` in float32, (b, out)."""
+        """Return float32 vectors (b, out)."""
         return torch.from_numpy(np.asarray(self.vectors[places], dtype=np.float32))
 
     def shortened(self, encoder: Encoder, places: NDArray[np.int64], tokens: int) -> Self:
-        """Return an in-memory store of the texts at ascending `places`, cut to `tokens`; its `read` does not work."""
+        """Return an in-memory store of texts at ascending `places`, cut to `tokens`; its `read` does not work."""
         rows, cut = [encoder.reader.shortened(row, tokens) for row in self.ids_at(places)], copy.copy(self)
         cut.vectors = encoder.encode_ids(rows).numpy().astype(np.float16)
         cut._tokens, cut._ends = np.concatenate(rows).astype(np.int32), np.cumsum([len(row) for row in rows])
@@ -143,7 +143,7 @@ def store_texts(
     """Tokenise the distinct texts and write them to `folder`, which is replaced; memory holds a hash of each text.
 
     Queries come first, with the model's query prompt; other texts get the document prompt, or the default.
-    limit: maximum number of texts, not counting queries.
+    `limit` does not count queries.
 
     Raises `DataError` for queries alone or fewer than `FEWEST_TEXTS` distinct texts.
     """
@@ -303,7 +303,7 @@ class AgreementEvaluator(Evaluator):
         self._expected = self._cosines(unit).flatten().tolist()
 
     def score_of(self, vectors: Tensor) -> tuple[float, float | None]:
-        """Return the correlation of `Agreement`, 0 if all vectors are equal; no Pearson correlation."""
+        """Return the correlation of `Agreement` (0 if all vectors are equal), without Pearson."""
         with torch.autocast("cpu", enabled=False):  # also inside bf16 training
             cosines = self._cosines(nn.functional.normalize(vectors.float(), dim=1))
         return self._correlation(cosines.flatten().tolist()), None
@@ -341,13 +341,13 @@ class AgreementEvaluator(Evaluator):
         )
 
     def _correlation(self, cosines: list[float]) -> float:
-        """Return Spearman × 100; 0 for cosines that are equal or not finite."""
+        """Return Spearman × 100; 0 for equal or non-finite cosines."""
         if not np.isfinite(cosines).all():
             return 0.0
         return 100 * float(np.nan_to_num(rank_correlations(tied(cosines), self._expected))[0])
 
     def _cosines(self, unit: Tensor) -> Tensor:
-        """Return the cosines of each text with its partners, (n, 2 · NEAR)."""
+        """Return each text's cosines with its partners, (n, 2 · NEAR)."""
         return torch.einsum("nd,npd->np", unit, unit[self._partners])
 
 
@@ -387,7 +387,7 @@ class TaughtTexts(Examples):
         return len(self._places)
 
     def lengths(self) -> list[int]:
-        """Return the number of tokens of each text."""
+        """Count each text's tokens."""
         return self._lengths
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:

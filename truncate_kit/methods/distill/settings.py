@@ -78,7 +78,7 @@ class Budget(Result):
 
     @property
     def kind(self) -> str:
-        """Name the field that is set."""
+        """Name the set field."""
         return next(field.name for field in fields(self) if getattr(self, field.name) is not None)
 
     @property
@@ -119,7 +119,7 @@ class DistillSettings(Result):
         max_texts: Maximum of training texts, not counting queries; by default all.
         held_out: Held-out texts, half for selection, half for the report; at most a tenth of all texts, at least 42.
         precision: See `TrainingSettings`.
-        seed: Seed of the order of the texts.
+        seed: For the order of texts.
         frontier: Export and measure graphs of the full model and all stored students.
     """
 
@@ -203,11 +203,11 @@ class LeanModel(Result):
     megabytes: float = 0.0  # graph files or float32 weights, 10⁶ bytes
     interval: tuple[float, float] | None = None  # 95 %, over labels, of the untrained model or graph
     speedup_interval: tuple[float, float] | None = None  # 95 %, relative to the full model, over timing rounds
-    dominated: bool = False  # see `mark_dominated`
+    dominated: bool = False
 
     @property
     def graph(self) -> tuple[Blocks, Precision, int]:
-        """Return the key of a graph; rows with the same key differ only in dimensions."""
+        """Return the graph's key; rows with one key differ only in dimensions."""
         return self.blocks, self.precision, self.words
 
     @property
@@ -233,11 +233,11 @@ class SubsetSearch(Result):
     tried: int
     exact: bool  # True if all subsets that a standard checkpoint can store were scored
     seconds: float
-    num_texts: int | None = None  # number of shortened texts, if all texts would take too long
+    num_texts: int | None = None  # shortened texts, if all would take too long
 
     @property
     def best(self) -> list[Scored]:
-        """Return the best subset of each number of blocks, the full model last."""
+        """Return the best subset of each size, the full model last."""
         return [next(rows) for _, rows in groupby(self.leading, key=lambda one: len(one[0]))]
 
 
@@ -258,7 +258,7 @@ class HeldOutScores(Result):
 
     @property
     def of_queries(self) -> bool:
-        """Return whether queries were compared, not pairs."""
+        """Return whether queries were compared."""
         return not self.metric.startswith("Spearman")
 
     @property
@@ -287,21 +287,21 @@ class DistillResult(Result):
     learning_rate: float  # peak
     texts: dict[str, int]
     search: SubsetSearch
-    tryouts: tuple[LeanModel, ...]  # trained on few texts, to choose the subset to train on all
+    tryouts: tuple[LeanModel, ...]  # trained on few texts
     candidates: tuple[LeanModel, ...]  # best of each number of blocks, the full model last
     chosen: Blocks
-    holds: bool  # the chosen model is within the budget
+    holds: bool
     needed: float | None  # score that `within` requires
     scores: HeldOutScores | None
     frontier: tuple[LeanModel, ...] = ()  # graphs of the full model, first, and of students
     covered: float | None = None  # see `Measured`
     vocabulary: VocabularyCut | None = None  # cut after training
-    all_words: Agreement | None = None  # agreement before the cut of the vocabulary
+    all_words: Agreement | None = None  # before the vocabulary cut
     data: str = ""
     data_tokens: int | None = None  # 95 % quantile of its texts
     data_fingerprint: str = ""  # of the pairs used for selection
     num_seen: int = 0  # excluded test pairs, which the full model has seen
-    measure: str = "cosine"  # similarity function of the full model; cosine if its vectors are normalised
+    measure: str = "cosine"  # full model's similarity; cosine for normalised vectors
 
     @property
     def student(self) -> LeanModel:

@@ -23,7 +23,7 @@ BEAM = 8
 BATCH = 64
 SEARCH_SECONDS, SEARCH_BYTES = 600.0, 4 * 2**30
 FEWEST_SEARCHED, SEARCHED_TOKENS = 200, 128
-ANNOUNCED_SECONDS = 5.0  # a longer search is announced
+ANNOUNCED_SECONDS = 5.0
 
 
 def search_subsets(
@@ -38,16 +38,9 @@ def search_subsets(
 
     Up to 12 blocks, every subset is scored, in 2^L − 1 block runs over the texts. For deeper models, a beam search
     drops one block at a time from the `beam` best subsets of each size. `plan_search` shortens long searches.
+    With `blocks`, only this subset and the full model are scored.
 
-    Args:
-        encoder: Must pool tokens of the last layer only.
-        evaluator: Scores the vectors of its texts.
-        blocks: Score only this subset and the full model.
-        beam: Width of the beam.
-        progress: True draws bars; a callable receives steps.
-
-    Raises:
-        ModelError: Vectors combine several layers or come from heads.
+    Raises `ModelError` if vectors combine several layers or come from heads.
     """
     progress = reporter(progress)
     check_blocks(encoder, blocks)
@@ -100,7 +93,7 @@ def check_blocks(encoder: Encoder, blocks: Blocks | None = None) -> None:
 
 
 def is_held(encoder: Encoder, blocks: Blocks) -> bool:
-    """Return whether a standard checkpoint can store this subset of blocks."""
+    """Return whether a standard checkpoint can store these blocks."""
     try:
         kept_config(encoder.backbone.config, blocks)
     except LayerNotHeldError:
@@ -213,15 +206,14 @@ def beam_runs(depth: int, beam: int) -> int:
 
 
 def _seconds(encoder: Encoder, evaluator: Evaluator) -> float:
-    """Measure the seconds per padded token of one block run with its score, on a few texts."""
+    """Measure seconds per padded token of one block run with its score."""
     few = evaluator.fewer(encoder, BATCH, SEARCHED_TOKENS)
     runners, blocks = list(_runners(encoder, few.texts())), [(block,) for block in range(1, 1 + min(3, encoder.depth))]
-    _scores(few, runners, blocks[:1])  # warms up
+    _scores(few, runners, blocks[:1])  # warm up
     begin = time.perf_counter()
     _scores(few, runners, blocks)
     return (time.perf_counter() - begin) / len(blocks) / _padded(few.texts())
 
 
 def _padded(ids: Sequence[Ids]) -> int:
-    """Count tokens, padding included."""
     return sum(len(places) * max(len(ids[place]) for place in places) for places in _batches(ids))

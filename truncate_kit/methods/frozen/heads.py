@@ -90,7 +90,7 @@ class BlockAutoencoders(nn.Module):
 
     @property
     def device(self) -> torch.device:
-        """Return the device of the weights."""
+        """Return the weights' device."""
         return self.networks.mean.device
 
     def forward(self, states: Tensor) -> Tensor:
@@ -117,13 +117,13 @@ class RawStates(Examples, Evaluator):
         return len(self._places)
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return the mean squared error, summed over the blocks."""
+        """Return mean squared errors, summed over blocks."""
         model, places = cast(BlockAutoencoders, encoder), [self._places[place] for place in batch]
         errors = model.errors(take_states(self._values, places, model.device))
         return errors.square().mean(dim=(1, 2)).sum()
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Return the negative loss, averaged over the blocks; no Pearson correlation."""
+        """Return the negative loss, averaged over blocks."""
         return -fmean(self.losses(cast(BlockAutoencoders, encoder))[0]), None
 
     @torch.inference_mode()
@@ -200,7 +200,7 @@ class StatePairs(Examples, Evaluator):
         return len(self.targets)
 
     def lowest(self, blocks: int) -> "StatePairs":
-        """Return the pairs with states of the lowest `blocks` only."""
+        """Return the pairs with only the lowest `blocks`."""
         return StatePairs(self.values[:, :blocks], self.first, self.second, self.targets, self._loss)
 
     @torch.no_grad()
@@ -220,7 +220,7 @@ class StatePairs(Examples, Evaluator):
         return distances
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
-        """Return the loss (0-d) between scores and targets of the pairs in `batch`."""
+        """Return the loss, 0-d."""
         heads, places = cast(LayerHeads, encoder), list(batch)
         if heads.networks is None:
             scores = heads.score(self.distances(heads)[places].to(heads.device))
@@ -237,7 +237,7 @@ class StatePairs(Examples, Evaluator):
 
     @torch.no_grad()
     def evaluation(self, heads: LayerHeads) -> Evaluation:
-        """Return the scores of all pairs, with both correlations."""
+        """Return all scores and both correlations."""
         return correlate(heads.score(self.distances(heads).to(heads.device)).tolist(), self.targets)
 
 

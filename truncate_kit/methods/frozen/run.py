@@ -64,7 +64,7 @@ def finetune_frozen(
     nli: PairSet | None = None,
     progress: ProgressOption = False,
 ) -> FrozenReport:
-    """Train heads on the hidden states of frozen blocks; save the best heads with the blocks that they need.
+    """Train heads on states of frozen blocks; save the best heads with the blocks that they need.
 
     Args:
         encoder: Model; the paper uses last-token pooling.
@@ -104,7 +104,6 @@ def finetune_frozen(
 
 
 def _layers(encoder: Encoder, settings: FrozenSettings) -> tuple[int, ...]:
-    """Return the numbers of lowest blocks to try, in ascending order. Raises `ModelError` or `UsageError`."""
     if encoder.depth == 0:
         raise ModelError(
             f"{encoder.name} has no blocks: it is cut at its embeddings.", hint="Use a model with one block or more."
@@ -124,7 +123,6 @@ def _layers(encoder: Encoder, settings: FrozenSettings) -> tuple[int, ...]:
 
 
 def _splits(data: PairSplits, seed: int) -> dict[str, PairSet]:
-    """Return train, dev and test. Raises `DataError` if one is missing, has classes, or is too small."""
     splits = dict(splits_for(data, seed).items())
     if len(splits) < 3:
         hint = "Give a folder with train, dev and test files, or one file to split."
@@ -148,10 +146,7 @@ def nli_scores(pairs: PairSet) -> list[float]:
 def _draw_sentences(
     raw: Sequence[str] | None, splits: dict[str, PairSet], settings: FrozenSettings
 ) -> tuple[list[str], int]:
-    """Draw distinct raw sentences, and count the sentences excluded because dev or test has them.
-
-    Raises `UsageError` or `DataError`.
-    """
+    """Draw distinct raw sentences, and count those excluded as texts of dev or test."""
     if raw is None:
         hint = 'Give texts as `raw`, or leave out the step: `steps=("cosine", "siamese")`.'
         raise UsageError("No raw sentences are given to train the autoencoders.", hint=hint)
@@ -166,7 +161,7 @@ def _draw_sentences(
 
 
 def _frozen_part(encoder: Encoder, layer: int) -> Encoder:
-    """Return an encoder of the lowest `layer` blocks, without the modules after pooling."""
+    """Return the lowest `layer` blocks, without modules after pooling."""
     base = truncate(encoder, layer, copy_weights=False).eval()
     base.pool_with(None)
     base.tail, base.heads = nn.Sequential(), None
@@ -178,8 +173,6 @@ def _name(step: str, layer: int, seed: int) -> str:
 
 
 class _Run:
-    """Checked settings and data of one run, and its trials."""
-
     raw: Rows  # states of raw sentences, set if the autoencoders are trained
     autoencoders: BlockAutoencoders | None = None
 
@@ -211,7 +204,6 @@ class _Run:
         self.store = RunStore(work / "trials", key, {"model": encoder.name, "frozen": fixed})
 
     def read_states(self) -> None:
-        """Compute or load the states of all distinct texts."""
         known = (trial.layer for trial in self.store.all(FrozenTrial).values())  # stored trials may need more blocks
         self.base, self.pairs = _frozen_part(self.encoder, max((*self.layers, *known))), dict[str, StatePairs]()
         norm, progress = self.settings.final_norm, self.progress
@@ -240,7 +232,6 @@ class _Run:
         return choose(asked), sorted(stored, key=lambda one: (STEPS.index(one.step), one.layer, one.seed))
 
     def report(self, chosen: FrozenTrial, trials: Sequence[FrozenTrial], heads: LayerHeads) -> FrozenReport:
-        """Return the report of all trials, with the errors of the chosen heads."""
         encoder, settings, test, nli = self.encoder, self.settings, self.sets["test"], self.sets.get("nli")
         plain = new_heads(self.pairs["train"], (), settings, seed=settings.seeds[0])
         seen = seen_before(test, {encoder.name: encoder.seen})
@@ -279,14 +270,12 @@ class _Run:
         return model
 
     def heads(self, trial: FrozenTrial) -> LayerHeads:
-        """Return the heads of a trial; train again if their weights are missing or damaged."""
         name = _name(trial.step, trial.layer, trial.seed)
         if not self.store.has_weights(name):
             self._trial(trial.step, trial.layer, trial.seed, again=True)
         return read_layer_heads(self.store.weights(name))
 
     def _trial(self, step: str, layer: int, seed: int, *, again: bool = False) -> FrozenTrial:
-        """Return the trial; run it if it is not stored, or if `again`."""
         begin, name, settings = time.perf_counter(), _name(step, layer, seed), self.settings
         known = None if again else self.store.read(name, FrozenTrial)
         if known is not None:
@@ -317,14 +306,14 @@ class _Run:
 
 
 def _block_correlations(heads: LayerHeads, pairs: StatePairs) -> tuple[float | None, ...]:
-    """Return Spearman × 100 at each block; None if undefined."""
+    """Return Spearman × 100 by block."""
     return tuple(spearman((-column).tolist(), pairs.targets) for column in pairs.distances(heads).double().T)
 
 
 def _worst(
     heads: LayerHeads, dev: StatePairs, test: StatePairs, pairs: PairSet
 ) -> tuple[tuple[str, str, float, float, float], ...]:
-    """Return the test pairs with the largest errors, less the mean error on dev: the loss ignores a constant shift."""
+    """Return test pairs with the largest errors, less the mean error on dev: the loss ignores a constant shift."""
     held, predicted = (part.lowest(heads.blocks).evaluation(heads).cosines for part in (dev, test))
     errors = np.subtract(predicted, test.targets) - float(np.mean(np.subtract(held, dev.targets)))
     rows = zip(pairs, test.targets, predicted, errors.tolist(), strict=True)

@@ -116,7 +116,7 @@ class FrozenTrial(BaseTrial):
 
     step: str  # of `STEPS`
     blocks: tuple[float | None, ...]  # test Spearman at each block
-    parameters: int  # number of trained parameters
+    parameters: int  # trained
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +139,7 @@ class FrozenReport(Result):
     data_fingerprint: str
     settings: FrozenSettings
     pooling: str
-    depth: int  # blocks of the full model
+    depth: int
     width: int
     states: tuple[float | None, ...]  # by block, test Spearman of the cosine of states without heads
     train_states: tuple[float | None, ...]  # the same on train (the paper's figure 1)
@@ -168,12 +168,12 @@ class FrozenReport(Result):
 
     @property
     def steps(self) -> dict[str, tuple[int, ...]]:
-        """Return the numbers of blocks tried in each step, in ascending order."""
+        """Return the tried numbers of blocks by step, ascending."""
         return {step: tuple(layer for name, layer in self.groups if name == step) for step, _ in self.groups}
 
     @property
     def num_seeds(self) -> int:
-        """Return the most seeds of any step and number of blocks."""
+        """Return the most seeds of any group."""
         return max(map(len, self.groups.values()))
 
     def score(self, step: str, layer: int, measure: str) -> Span:

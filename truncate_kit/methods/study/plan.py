@@ -107,11 +107,11 @@ class StudyPrior(AdaptationSettings):
 
     @property
     def adaptation(self) -> AdaptationSettings:
-        """Return the settings of masked language modelling on the texts."""
+        """Return the settings for `texts`."""
         return _inherited(AdaptationSettings, self)
 
     def label(self, model: StudyModel) -> str:
-        """Return the name of `model` after this prior, for tables."""
+        """Name `model` after this prior."""
         return f"{model.name}, {self.name} first" if self.name else model.name
 
 
@@ -141,7 +141,7 @@ class StudyTask(TrainingSettings):
 
     @property
     def training(self) -> TrainingSettings:
-        """Return the training settings of this task."""
+        """Return the training settings."""
         return _inherited(TrainingSettings, self)
 
 
@@ -182,7 +182,7 @@ class Study(Result):
                 raise UsageError(f"No task uses the model {model.name!r}.", hint=hint)
 
     def tasks_of(self, model: StudyModel, prior: StudyPrior) -> tuple[StudyTask, ...]:
-        """Return the tasks of this model after this prior."""
+        """Return the tasks for this model and prior."""
         return tuple(
             task
             for task in self.tasks
@@ -191,7 +191,6 @@ class Study(Result):
 
 
 def _inherited(kind: type[Kind], part: Kind) -> Kind:
-    """Return a `kind` with the fields that `part` inherits."""
     return kind(**{field.name: getattr(part, field.name) for field in fields(kind)})
 
 
@@ -217,7 +216,6 @@ def read_study(path: str | Path) -> Study:
 
 
 def _arranged(values: dict[str, Any], home: Path) -> dict[str, Any]:
-    """Convert the values of a TOML file in the folder `home` to fields of a `Study`."""
     shared = {"read_earlier": values.pop("read_earlier", False)} | values.pop("training", {})
     if "published" in values:
         values["published"] = _located(values["published"], home, is_path=True)

@@ -60,15 +60,15 @@ class StudyResult(Result):
     cka: tuple[CKARow, ...] = ()
 
     def tasks(self) -> list[str]:
-        """Return the names of the tasks, in order."""
+        """Name the tasks, in order."""
         return list(dict.fromkeys(row.task for row in self.rows))
 
     def of(self, task: str) -> list[StudyRow]:
-        """Return the rows of a task."""
+        """Return a task's rows."""
         return [row for row in self.rows if row.task == task]
 
     def curves(self, task: str) -> "list[Curve]":
-        """Return the curves of a task, by model in order."""
+        """Return a task's curves, one per model."""
         models: dict[str, list[StudyRow]] = {row.model: [] for row in self.rows}
         for row in sorted(self.of(task), key=lambda row: row.scores.layer):
             models[row.model].append(row)
@@ -181,5 +181,5 @@ def _figures(rows: "csv.DictReader[str]") -> Iterator[tuple[Place, float]]:
 
 
 def _setting(label: str) -> str:
-    """Return the setting for a label of Table 1, such as "TMFT WS + TMFT STSB" or "DAPT NLI + TMFT STSB"."""
+    """Return the setting for a label of Table 1, such as "TMFT WS + TMFT STSB"."""
     return AFTER_TEXTS if label.startswith("DAPT") else AFTER_WORDS if "WS" in label.split() else PLAIN

@@ -61,12 +61,12 @@ def run_study(
 
     Args:
         study: Plan to run.
-        out: Output folder for `trials/` and `adapted/`; finished work there is not repeated.
+        out: Output folder for `trials/` and `adapted/`; repeat the call to resume.
         progress: True draws bars and logs epochs; a `TrialWatcher` receives every epoch and finished trial.
         finished: Called with all rows so far, after each model and task. A resumed study calls it only when there are
             as many rows as in `study.json` of `out`, so that no rows are lost.
         engine: See `finetune`.
-        device: Device of the models in this process.
+        device: For models in this process.
 
     Raises:
         FileProblemError: Another study runs in `out`.
@@ -117,7 +117,7 @@ def adapt_all(
 def _models(
     study: Study, out: Path, device: str | None, progress: Progress, group: Group = ALONE
 ) -> Iterator[tuple[StudyModel, StudyPrior, Encoder]]:
-    """Yield each model after each of its priors; the CKA reference comes first."""
+    """Yield each model after each prior, the CKA reference first."""
     for model in sorted(study.models, key=lambda model: model.name != study.cka):
         loaded = load_model(model, device)
         for prior in filter(partial(study.tasks_of, model), study.priors):
@@ -172,7 +172,7 @@ def check_published(study: Study, figures: Published) -> None:
 
 
 def load_model(model: StudyModel, device: str | None = None) -> Encoder:
-    """Load a model with only the selected blocks; random weights have a fixed seed."""
+    """Load a study's model; random weights have a fixed seed."""
     encoder = load_encoder(model.model, pooling=model.pooling, max_length=model.max_length, device=device)
     if model.weights == "random":
         torch.manual_seed(RANDOM_SEED)
@@ -181,7 +181,7 @@ def load_model(model: StudyModel, device: str | None = None) -> Encoder:
 
 
 def task_data(task: StudyTask) -> tuple[PairSplits, RetrievalSet | None]:
-    """Load the pairs of a task, and its retrieval set if it has one."""
+    """Load a task's pairs and any retrieval set."""
     kind, metric = task.row.data, task.search_metric
     if kind == "judged":
         return read_judged(task.data, metric=metric)

@@ -76,7 +76,7 @@ def finetune(
         data: Train, dev and test pairs with the targets of the objective.
         out: Output folder for `lean/`, `full/`, `sweep.json` and `trials/`; repeat the call to resume.
         settings: Layers, strategy, pick rule and seeds.
-        training: Settings of every trial.
+        training: Trial settings.
         prediction: Predicted drop, for the pick rule `robust` and the strategy `cka`.
         prior: Training before each trial.
         teacher: Model that gives target vectors, in addition to the labels.
@@ -132,15 +132,7 @@ def sweep_prediction(
 ) -> "DropPrediction | None":
     """Predict a drop for `finetune` from training pairs alone, as others are for selection and report.
 
-    Args:
-        encoder: Model to cut.
-        data: Pairs; only the train split is read.
-        settings: Settings of the sweep.
-        training: Settings of every trial.
-        max_length: Maximum tokens per text.
-
-    Returns:
-        The prediction; None if layers are named, graded train pairs are missing, or `predicted_drop` returns no drop.
+    Returns None if layers are named, graded train pairs are missing, or `predicted_drop` returns no drop.
     """
     train, settings, training = data.train, settings or SweepSettings(), training or TrainingSettings()
     if train is None or settings.layers not in ("auto", "all") or training.row.data != "scores":
@@ -151,12 +143,12 @@ def sweep_prediction(
 
 
 class Search:
-    """Strategies to find the layer to keep; each method returns this layer.
+    """Strategies to find the layer to keep; each method returns a layer.
 
     Attributes:
         trials: Trials with fewer epochs, or stopped early.
         cost: Blocks × training steps, without full trials of the chosen layer.
-        words: Reason for the layer, of strategies that compare no trained layers.
+        words: Reason for the layer, if no trained layers were compared.
         rankings: Scores by strategy and layer.
     """
 
@@ -221,7 +213,7 @@ class Search:
         return chosen
 
     def before_drop(self) -> int:
-        """Return the deepest layer before the predicted drop; if no drop is predicted, the last layer."""
+        """Return the deepest layer before the predicted drop, else the last layer."""
         drop, self.words = self._picker.drop_from, "the deepest layer before the predicted drop"
         if drop is None:
             self.words = "the last; no drop predicted"
@@ -331,7 +323,6 @@ class _Sweep:
         return result
 
     def _scored_by(self) -> dict[str, str]:
-        """Return result fields: the retrieval set's name, or a sentence about test pairs seen before."""
         runner = self.runner
         if runner.retrieval is not None:
             return {"retrieval": runner.retrieval.name}

@@ -50,7 +50,7 @@ class Picker:
         return self if self.bonus or self.choose else replace(self, ahead=UNFINISHED_BONUS)
 
     def pick(self, dev: Mapping[int, float]) -> int:
-        """Return the layer picked by dev scores in points; a tie goes to the lower layer."""
+        """Pick a layer by dev scores in points; a tie goes to the lower layer."""
         scores, bound, allowed = self._compared(dev)
         close = [layer for layer in allowed if scores[layer] >= bound]
         return self.choose(close) if self.choose and close else next(iter(scores))
@@ -66,7 +66,6 @@ class Picker:
         return sorted(order[:keep])
 
     def __str__(self) -> str:
-        """Describe the rule for the user."""
         bounded = self.before_drop and self.drop_from is not None
         before = f" and before the predicted drop (layer {self.drop_from})" if bounded else ""
         return self.words.format(within=in_points(self.within)) + before
@@ -95,7 +94,7 @@ _WITHIN = ", ".join(f"{row.within:g} for {row.name}" for row in _RULES if row.wi
 def picker(
     rule: str = DEFAULT_RULE, within: float | None = None, drop_from: int | None = None, depth: int | None = None
 ) -> Picker:
-    """Return the pick rule of this name; `within` defaults to the points of the rule."""
+    """Return the named pick rule; `within` defaults to the rule's points."""
     row = PICK_RULES[rule]
     return replace(row, within=row.within if within is None else within, drop_from=drop_from, depth=depth)
 
@@ -195,14 +194,14 @@ class SweepResult(Result):
     training: TrainingSettings
     learning_rate: float
     layers: tuple[LayerScores, ...]  # fully trained layers, in ascending order
-    search: tuple[Trial, ...]  # shorter or stopped trials of the search
-    trials: tuple[Trial, ...]  # full trials, including the full model's
+    search: tuple[Trial, ...]  # shorter or stopped trials
+    trials: tuple[Trial, ...]  # full trials, also of the full model
     chosen: int
     chosen_seed: int  # best on dev
     full: LayerScores  # the full model with the same budget
     prediction: DropPrediction | None
-    choice: str  # reason, in words
-    metric: str  # in words
+    choice: str  # reason
+    metric: str
     search_cost: int  # blocks × training steps, without full trials of the chosen layer
     exhaustive_cost: int  # the same for a search over all layers and seeds
     seconds: float  # of the call
@@ -216,12 +215,12 @@ class SweepResult(Result):
 
     @property
     def lean(self) -> LayerScores:
-        """Return the scores of the chosen layer."""
+        """Return the chosen layer's scores."""
         return next(row for row in self.layers if row.layer == self.chosen)
 
     @property
     def rows(self) -> list[LayerScores]:
-        """Return the scores of the full model and all fully trained layers, in ascending order."""
+        """Return `layers` and `full`, ascending."""
         return sorted({row.layer: row for row in (*self.layers, self.full)}.values(), key=lambda row: row.layer)
 
     def place(self, layer: int) -> str:

@@ -60,11 +60,7 @@ def exit_vectors_of(
 
 
 class MultiExit(Examples, Evaluator):
-    """Training examples and evaluator for several layers at once, with one head per layer.
-
-    Args:
-        trials: Examples and evaluators of the same pairs, by layer.
-    """
+    """Training examples and evaluator for several layers at once, with one head per layer."""
 
     def __init__(self, trials: Mapping[int, tuple[Pairs, Evaluator, Evaluator]]) -> None:
         self._layers, self._exits = list(trials), [pairs for pairs, _, _ in trials.values()]
@@ -77,11 +73,11 @@ class MultiExit(Examples, Evaluator):
         return len(self._any)
 
     def lengths(self) -> list[int]:
-        """Return the token count of each pair's longer text."""
+        """Count the tokens of each pair's longer text."""
         return self._any.lengths()
 
     def texts(self) -> list[Ids]:
-        """Return the token ids of all texts, including held-out ones."""
+        """Return all token ids, including held-out texts."""
         return [*self._any.texts(), *self._held_out[0].texts()]
 
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
@@ -100,7 +96,7 @@ class MultiExit(Examples, Evaluator):
         return self._scores(exit_vectors_of(encoder, self._held_out[0].texts(), self._layers))
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
-        """Return the mean score over the layers; no Pearson correlation."""
+        """Return the mean score over the layers."""
         return fmean(self.by_layer(encoder).values()), None
 
     def probe(self, encoder: Encoder, seed: int, progress: Progress = silent) -> Scores:
@@ -179,9 +175,8 @@ class TrialWork:
     def perform(self, order: TrialOrder | RankingOrder, send: Send) -> Any:
         """Run one trial or ranking; send steps and `TrialEvent`s.
 
-        Returns:
-            For a ranking, the scores by layer. For a trial, its record (or the error if training diverged), and the
-                weights as bytes if `order.keep_weights`.
+        Returns a ranking's scores by layer, or a trial's record (or the error if training diverged) and, with
+        `order.keep_weights`, its weights as bytes.
         """
 
         def progress(task: str, done: int, total: int) -> None:
@@ -247,13 +242,8 @@ class TrialWork:
 class TrialRunner:
     """Runs trials of one model on labelled pairs; only this object writes to their store, not the workers.
 
-    Args:
-        full: The full model.
-        data: As for `finetune`, as are `prior`, `teacher`, `teacher_weight`, `retrieval` and `engine`.
-        settings: Settings of every trial.
-        folder: Contains one store for each combination of model, data and settings.
-        watcher: Receives steps, epochs and finished trials.
-        keeps_weights: Keep the weights of every full trial.
+    Most arguments are those of `finetune`. `folder` contains one store for each combination of model, data and
+    settings; `keeps_weights` keeps the weights of every full trial.
     """
 
     def __init__(
@@ -291,7 +281,7 @@ class TrialRunner:
         self._work = TrialWork(full, self.task, settings, prior, self.store.folder)
 
     def run_all(self, places: Iterable[tuple[int, int]], **options: Any) -> tuple[Trial, ...]:
-        """Return the trials of these layers and seeds, in order; see `as_finished`."""
+        """Return the trials in order; see `as_finished`."""
         places = tuple(places)
         done = {(trial.layer, trial.seed): trial for trial in self.as_finished(places, **options)}
         return tuple(done[place] for place in places)
@@ -310,7 +300,7 @@ class TrialRunner:
 
         Args:
             places: Layers and seeds.
-            epochs: Shorter budget of search trials, which have no test score; by default the full budget.
+            epochs: Shorter budget of search trials, without a test score; by default the full budget.
             stop_after: Epochs to run now, without a test score.
             keep_weights: Store weights; a stored trial without weights runs again and keeps its record.
         """
@@ -343,7 +333,6 @@ class TrialRunner:
         check_diverged(diverged)
 
     def _stored(self, order: TrialOrder) -> Trial | None:
-        """Return the stored trial, cut to `stop_after` epochs; None if missing."""
         whole, stop_after = self.store.read(order.name, Trial), order.stop_after
         if whole is None and stop_after is not None:
             return self.store.read(trial_name(order.layer, order.seed, order.epochs, stop_after), Trial)
@@ -378,7 +367,7 @@ class TrialRunner:
             self.watcher.progress(*message)
 
     def steps(self, epochs: int) -> int:
-        """Return the optimiser steps of a number of epochs."""
+        """Count the optimiser steps."""
         return epochs * -(-self.task.num_examples // self.settings.batch_size)
 
     def read_earlier(self, layers: Sequence[int], seeds: Sequence[int]) -> tuple[Trial, ...]:
@@ -439,7 +428,7 @@ def scores_by_layer(encoder: Encoder, trials: Sequence[Trial]) -> tuple[LayerSco
 
 
 def kept_encoder(encoder: Encoder, blocks: Sequence[int]) -> Encoder:
-    """Return the encoder with only these blocks, to train it. Raises `UsageError`, or the errors of `keep`."""
+    """Return the encoder with only these blocks. Raises `UsageError`, or the errors of `keep`."""
     if encoder.pools_over_layers or encoder.heads is not None:
         raise UsageError(
             f"The vectors of {encoder.name} combine several layers, so no block can be left out.",
@@ -458,7 +447,7 @@ def layers_to_try(encoder: Encoder) -> tuple[int, ...]:
 
 
 def _alike_at_0(encoder: Encoder) -> bool:
-    """Return whether all texts have equal vectors at layer 0, as with CLS pooling."""
+    """Return whether layer 0 gives all texts one vector, as with CLS pooling."""
     if 0 not in layers_held(encoder.backbone.config):
         return False
     one, other = truncate(encoder, 0, copy_weights=False).vectors(["a", "to be"])
