@@ -163,7 +163,7 @@ contrast m --data good.csv --remove-pooler --pooling mean --no-mlp | no pooler t
 contrast m --data good.csv --remove-pooler --pooling mean-attention | use --pooling layer-attention with --attend both
 contrast m --data good.csv --pooling cls-attention --attend mean | --attend works only with --pooling layer-attention
 contrast m --data good.csv --objective in-batch --sentences raw.txt --remove-pooler | --sentences works only with kept
-contrast m --data good.csv --triplets triplets.csv --triplet-columns anchor | two or three are needed
+contrast m --data good.csv --triplets triplets.csv --triplet-columns anchor | two or more are needed
 contrast m --data good.csv --objective in-batch --triplets odd/mr.csv | Call the columns anchor, positive
 contrast m --data good.csv --objective in-batch --hard-negative-weight 1 | Leave --hard-negative-weight out
 contrast m --data good.csv --objective in-batch --masked-share 0.2 | does not use --masked-share 0.2.
@@ -190,7 +190,7 @@ evaluate m --data missing.csv | missing.csv
 evaluate onnx --data good.csv --runtime onnx | model.onnx
 evaluate m --data good.csv --runtime onnx | model.onnx
 evaluate m --data search --split dev | no dev.tsv
-evaluate m --data words --columns a,b,c | words holds no train, dev or test file
+evaluate m --data words --columns a,b,c | there is no column 'a'
 evaluate m --suite sts | needs its data
 evaluate m --suite sts --data data/sts13 | none of the sets
 evaluate m --suite transfer --data data --seen x.csv | --seen
