@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from truncate_kit.analysis.result import predict_drop
+from benchmarks.drop import foresight
+from truncate_kit.analysis.result import drop_probability, in_words, predict_drop
 from truncate_kit.core.errors import DataError, UsageError
 
 # CKA to a BERT of the same shape, as published with the miniatures.
@@ -76,12 +77,32 @@ def test_curves_that_predict_nothing(error, match, cka, reference):
         predict_drop(cka, reference=reference)
 
 
-@pytest.mark.parametrize("loss", [4.0, -9.0, 400.0])
-def test_a_probability_is_told_instead_of_the_confidence(loss):
+@pytest.mark.parametrize(
+    ("loss", "word"),
+    [(0.0, "unlikely"), (-5.0, "unlikely"), (4.0, "possible"), (14.0, "likely"), (400.0, "likely")],
+)
+def test_a_probability_is_told_in_words_instead_of_the_confidence(loss, word):
     found = predict_drop(ALIKE, reference="mini-bert", **STEADY, untrained_spearman=(60.0,) * 8 + (60.0 - loss,))
     assert found.from_layer is None
-    assert (found.probability > 0.5) == (loss > 0)
+    assert found.sureness == word
     assert 0.01 <= found.probability <= 0.99
     assert found.sure == found.probability != found.confidence
-    assert found.sentence.endswith(f"the probability of a drop of two points is {found.probability:.2f}.")
+    assert found.sentence.startswith(f"A drop of two points or more at the end of this model is {word}: ")
+    assert found.sentence.endswith("tell discriminators from other kinds of model, not runs of one model.")
     assert replace(found, probability=None).sure == found.confidence
+    assert replace(found, probability=None).sureness == f"confidence {found.confidence:.2f}"
+
+
+def test_a_better_last_layer_is_unlikely_to_drop_whatever_its_rank():
+    """No sweep had a rank below a fifth of the middle's: the fit is not extended to it."""
+    rank = (70.0,) * 8 + (0.01,)
+    found = predict_drop(ALIKE, reference="mini-bert", effective_rank=rank, untrained_spearman=(60.0,) * 8 + (65.0,))
+    assert found.sureness == "unlikely"
+
+
+def test_no_published_model_but_discriminators_drops_and_the_words_say_so():
+    sweeps = [(signs * foresight.UNITS[1:], falls) for signs, falls in foresight.published()]
+    assert [sum(falls == wanted for _, falls in sweeps) for wanted in (True, False)] == [6, 15]
+    for (lost, halved), falls in sweeps:
+        chance = drop_probability((0.0,) * 4 + (-lost,), (1.0,) * 4 + (0.5**halved,))
+        assert in_words(chance) == ("likely" if falls else "unlikely")
