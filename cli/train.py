@@ -64,7 +64,9 @@ def finetune(
     model: options.Model = None,
     *,
     pairs: Pairs,
-    retrieval: Path | None = data_option(None, "Retrieval folder besides pairs; half its queries select by nDCG@10."),
+    retrieval: Path | None = data_option(
+        None, "Retrieval folder besides pairs; selects by nDCG@10 of half its queries."
+    ),
     search_metric: options.SearchMetric = None,
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
