@@ -27,59 +27,59 @@ MODULES = {
     "measure": ("analyze", "evaluate", "compare", "bench"),
     "project": ("demo", "study", "report", "status", "doctor"),
 }
-"""Commands by module; a module is imported with its first command."""
+"""Commands by module; a module is imported for its first command."""
 COMMANDS = tuple(name for names in PANELS.values() for name in names)
 _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 160}
 _PLAIN: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
-_HYPHEN = "\u2011"  # no line breaks within values such as depth-bonus
+_HYPHEN = "\u2011"  # not broken across lines, as in depth-bonus
 
 
 class PanelCommand(TyperCommand):
-    """A command with its options by panel."""
+    """A command; its help lists the options by panel."""
 
     def invoke(self, ctx: Any) -> Any:
-        """Run the command; messages name its options."""
+        """Store the command for messages; run it."""
         console.begin(self, **{name: ctx.params.get(name, False) for name in ("quiet", "verbose", "as_json")})
         return super().invoke(ctx)
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write the parameters."""
+        """Write the parameters to the help."""
         _write(self.get_params(ctx), ctx, formatter)
 
     def format_epilog(self, ctx: Any, formatter: Any) -> None:
-        """Write the examples."""
+        """Write the examples to the help."""
         with formatter.section("Examples"):
             for line in function_of(self.name or "").examples:
                 formatter.write(f"{'':>{formatter.current_indent}}{line}\n")
 
 
 class PanelGroup(TyperGroup):
-    """The program with its commands by panel."""
+    """The program; its help lists the commands by panel."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return all commands."""
+        """Return the names of all commands."""
         return [*COMMANDS]
 
     def get_command(self, ctx: Any, name: str) -> Any:
-        """Import a command's module; return the command."""
+        """Import a command's module; return the command, if known."""
         return command_of(name) if name in COMMANDS else None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
-        """Write options and commands."""
+        """Write options and commands to the help."""
         _write(self.get_params(ctx), ctx, formatter)
         for panel, names in PANELS.items():
             _section(panel, [(name, function_of(name).__doc__.splitlines()[0]) for name in names], formatter)
 
 
 def function_of(name: str) -> Any:
-    """Return a command's function."""
+    """Return the `Command` of this name."""
     module = next(module for module, names in MODULES.items() if name in names)
     return getattr(import_module(f".{module}", __package__), name)
 
 
 @cache
 def command_of(name: str) -> Any:
-    """Return a command as typer runs it."""
+    """Build the typer command from its function."""
     alone = typer.Typer(add_completion=False, **_PLAIN)
     alone.command(name, cls=PanelCommand, context_settings=_HELP)(function_of(name))
     return typer.main.get_command(alone)
@@ -115,20 +115,20 @@ app = typer.Typer(name="truncate-kit", cls=PanelGroup, no_args_is_help=True, con
 @app.callback()
 def options(
     version: Annotated[
-        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", "-V", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Find the best layer of a text encoder, or the few blocks that are enough; train, export, and measure the gain."""
+    """Find a text encoder's best layer, or the few blocks it needs; train, export and benchmark the small model."""
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Run the command line. Exit codes: 1 user error, 2 usage, 70 defect, 130 interrupted."""
-    os.environ["MPLBACKEND"] = "agg"  # figures go to files only
+    """Run the command line. Exit codes: 1 error of the user, 2 wrong usage, 70 defect, 130 interruption."""
+    os.environ["MPLBACKEND"] = "agg"  # draw without a display
     try:
         app(argv, prog_name="truncate-kit")
     except SystemExit as end:
-        if end.code == console.EXIT_INTERRUPTED:  # of KeyboardInterrupt
-            sys.stderr.write("Interrupted; the same command continues from saved work, if any.\n")
+        if end.code == console.EXIT_INTERRUPTED:  # after KeyboardInterrupt
+            sys.stderr.write("Interrupted. Repeat the command to continue from saved work, if there is any.\n")
         raise
     except Exception as error:
         if os.environ.get("TRUNCATE_KIT_TRACEBACK"):

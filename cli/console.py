@@ -1,4 +1,4 @@
-"""Output: results on stdout; notes, progress and problems on stderr."""
+"""Print results on stdout; notes, progress and problems on stderr."""
 
 import contextlib
 import json
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from truncate_kit.report.view import Table
 
 EXIT_PROBLEM, EXIT_DEFECT, EXIT_INTERRUPTED = 1, 70, 130
-GAP = 3  # between columns
-PROSE_WIDTH = 24  # wider cells are wrapped
-MOST_ROWS = 16  # by layer, without --verbose
-RUN = SimpleNamespace(command=None, quiet=False, verbose=False, as_json=False, more_said=False)
+GAP = 3  # spaces between columns
+PROSE_WIDTH = 24  # characters; longer cells may wrap
+MOST_ROWS = 16  # of a table by layer, without --verbose
+RUN = SimpleNamespace(command=None, quiet=False, verbose=False, as_json=False, hint_shown=False)
 OTHER_NAMES = {
     "count": "workers",
     "cpus": "threads",
@@ -36,7 +36,7 @@ OTHER_NAMES = {
     "raw": "texts",
     "search_pairs": "data",
 }
-"""Options by their different names in the library."""
+"""Option of each library parameter that has another name."""
 FUNCTIONS = {
     "combine": "truncate-kit combine MODEL",
     "diagnose": "truncate-kit doctor",
@@ -51,14 +51,14 @@ _NAMED = re.compile(r"`(\w+)(?:=([^`]+)|\(([^`]*)\))?`")
 
 
 def begin(command: Any, *, quiet: bool = False, verbose: bool = False, as_json: bool = False) -> None:
-    """Set the running command and its output options."""
-    vars(RUN).update(command=command, quiet=quiet or as_json, verbose=verbose, as_json=as_json, more_said=False)
+    """Store the running command and its output options in `RUN`."""
+    vars(RUN).update(command=command, quiet=quiet or as_json, verbose=verbose, as_json=as_json, hint_shown=False)
 
 
 def in_options(text: str) -> str:
-    """Replace parameters in backticks by options of the command.
+    """Replace parameters in backticks by options of the running command.
 
-    `batch_size` becomes --batch-size, `device="cpu"` --device cpu, `truncate()` its command.
+    `batch_size` becomes --batch-size, `device="cpu"` becomes --device cpu, `truncate()` its command in `FUNCTIONS`.
     """
     options = {} if RUN.command is None else {parameter.name: parameter for parameter in RUN.command.params}
 
@@ -82,7 +82,7 @@ def in_options(text: str) -> str:
 
 
 def print_problem(message: str, hint: str) -> None:
-    """Print message and hint, a line each."""
+    """Print the message and the hint, one line each."""
     lines = [harmless(" ".join(in_options(text).split())) for text in (message, hint)]
     typer.echo(f"Error: {lines[0]}\nHint: {lines[1]}", err=True)
 
@@ -94,7 +94,7 @@ def note(*texts: str | None) -> None:
 
 
 def say(*texts: str | None) -> None:
-    """Print sentences on stdout, unless with `--json`."""
+    """Print sentences on stdout, except with `--json`."""
     for text in texts:
         if text is not None and not RUN.as_json:
             typer.echo(harmless(in_options(text)))
@@ -105,15 +105,15 @@ def print_json(result: "Result") -> None:
     from truncate_kit.core.results import FORMAT
 
     values = {"format": FORMAT} | result.to_dict()
-    lacks_some = not (getattr(sys.stdout, "encoding", None) or "utf").lower().startswith("utf")
-    text = json.dumps(values, indent=2, ensure_ascii=lacks_some, allow_nan=False)
+    ascii_only = not (getattr(sys.stdout, "encoding", None) or "utf").lower().startswith("utf")
+    text = json.dumps(values, indent=2, ensure_ascii=ascii_only, allow_nan=False)
     typer.echo(harmless_json(text))
 
 
 def show(result: "Result", *saved: Path | str, figures: Path | None = None) -> list[Path]:
-    """Print a result and its `saved` paths; draw its figures, if a folder is given, and return their paths.
+    """Print a result and its `saved` paths; draw figures into the folder `figures`, and return their paths.
 
-    The figures of a numbered file, such as bench-2.json, get its number.
+    Figures of a numbered file, such as bench-2.json, get the same number.
     """
     from truncate_kit.report.view import view_of
 
@@ -135,9 +135,9 @@ def show(result: "Result", *saved: Path | str, figures: Path | None = None) -> l
 
 
 def table(cells: "Table") -> None:
-    """Print a table, shortened without `--verbose`."""
+    """Print a table; without `--verbose`, skip or shorten it."""
     if cells.detail and not RUN.verbose:
-        _tell_of_more()
+        _hint_at_verbose()
         return
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -163,25 +163,26 @@ def table(cells: "Table") -> None:
             words = place == 0 or not any(re.match(r"\W*\d", cell) for cell in columns[place])
             side: Any = "left" if words else "right"
             wanted = max(map(len, (cells.columns[place], *columns[place])))
-            width = max(least[place], min(wanted, least[place] + left))  # rich would also shrink numbers
+            width = max(least[place], min(wanted, least[place] + left))  # rich would shrink number columns too
             left -= width - least[place]
             drawn.add_column(Text(harmless(cells.columns[place])), justify=side, width=width, overflow="fold")
         for number in (number for number in range(len(cells)) if number % step == 0 or number in ends):
             style = "bold green" if number == cells.marked else None
             drawn.add_row(*(Text(columns[place][number]) for place in part), style=style)
-        Console(width=max(console.width, narrow)).print(*title, drawn)  # a title of the table wraps at its width
+        # A title of the table would wrap at the table's width.
+        Console(width=max(console.width, narrow)).print(*title, drawn)
     if (len(parts) > 1 or step > 1) and not RUN.verbose:
-        _tell_of_more()
+        _hint_at_verbose()
 
 
-def _tell_of_more() -> None:
-    if not RUN.more_said:
-        note("More rows, columns and tables: --verbose, or the page of truncate-kit report.")
-        RUN.more_said = True
+def _hint_at_verbose() -> None:
+    if not RUN.hint_shown:
+        note("For all rows, columns and tables, add --verbose or see the page of truncate-kit report.")
+        RUN.hint_shown = True
 
 
 def _side_by_side(widths: Sequence[int], available: int) -> list[list[int]]:
-    """Split columns into groups that fit, repeating the first column in each."""
+    """Split columns into groups that fit, each starting with the first column."""
     groups = [[0]]
     for place in range(1, len(widths)):
         if sum(widths[other] + GAP for other in (*groups[-1], place)) - GAP > available and len(groups[-1]) > 1:
@@ -191,7 +192,7 @@ def _side_by_side(widths: Sequence[int], available: int) -> list[list[int]]:
 
 
 def progress_bar() -> "Progress":
-    """Return the progress display on stderr."""
+    """Return progress bars, silent with `--quiet`."""
     from truncate_kit.core.progress import Bars, silent
 
     return silent if RUN.quiet else Bars(_above_bars)
@@ -199,7 +200,7 @@ def progress_bar() -> "Progress":
 
 @contextmanager
 def watching(out: Path, *, tensorboard: bool) -> Iterator["TrialWatcher"]:
-    """Yield a watcher that shows trials. Raises `MissingExtraError`."""
+    """Yield a watcher that shows and may log trials. Raises `MissingExtraError`."""
     from truncate_kit.core.progress import Bars, TensorboardLog, TrialWatcher
 
     with TensorboardLog(out / "tensorboard") if tensorboard else contextlib.nullcontext(TrialWatcher()) as log:
@@ -214,7 +215,7 @@ def _above_bars(line: str) -> None:
 
 
 def describe(error: Exception) -> tuple[str, str, int]:
-    """Return message, hint and exit code."""
+    """Return an error's message, hint and exit code."""
     from truncate_kit.core.hardware import is_out_of_memory
 
     if isinstance(error, TruncateKitError):
@@ -223,11 +224,11 @@ def describe(error: Exception) -> tuple[str, str, int]:
         hint = "Use a smaller `batch_size` or `max_length`, or close other programs."
         return f"Out of memory. {error}".strip(), hint, EXIT_PROBLEM
     if isinstance(error, OSError):
-        where = f" ({error.filename})" if error.filename else ""
-        hint = "Check the path, its permissions, the free space and the connection."
-        return f"{error.strerror or str(error).rstrip('.') or type(error).__name__}{where}.", hint, EXIT_PROBLEM
+        file = f" ({error.filename})" if error.filename else ""
+        hint = "Check the path, its permissions, the free disk space and the network connection."
+        return f"{error.strerror or str(error).rstrip('.') or type(error).__name__}{file}.", hint, EXIT_PROBLEM
     return (
         f"This is a defect of truncate-kit: {type(error).__name__}: {error}",
-        "Set TRUNCATE_KIT_TRACEBACK=1 to see where, and report it.",
+        "Repeat the command with the environment variable TRUNCATE_KIT_TRACEBACK=1, and report the traceback.",
         EXIT_DEFECT,
     )

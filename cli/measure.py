@@ -52,17 +52,17 @@ def analyze(
     *,
     pairs: Pairs,
     texts: Path | None = data_option(None, "File of texts to compare the layers on; needs no scores."),
-    split: str | None = data_option(None, "train, dev, test or a file in qrels; by default the last."),
+    split: str | None = data_option(None, "Split: train, dev, test or a qrels file; by default the last."),
     search_metric: options.SearchMetric = None,
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
-    reference: str | None = layers_option(None, "Model to compare with, or none; by default mini-bert for miniatures."),
+    reference: str | None = layers_option(None, "Reference model, or none; by default mini-bert for miniatures."),
     blocks: options.Blocks = None,
     settings: "AnalysisSettings",
     hardware: Hardware,
     workspace: Workspace,
 ) -> None:
-    """Compare all layers of a model with a reference; predict whether and from which layer scores drop."""
+    """Compare the layers of a model with a reference model; predict if scores drop, and from which layer."""
     kept, only_texts = None if blocks is None else blocks_named(blocks), texts is not None and pairs.data is None
     if only_texts:
         refuse("--data", columns=pairs.columns, scale=pairs.scale, split=split, search_metric=search_metric)
@@ -75,12 +75,12 @@ def analyze(
 
     source = workspace.starting_model(model, pooling, max_length, or_miniature=pairs.data is None and texts is None)
     encoder = workspace.load(source, device=hardware.device)
-    beside = default_reference(source.name) if reference is None else reference
+    reference_name = default_reference(source.name) if reference is None else reference
     other = None
-    if beside is not None and beside != "none":
-        other = load_encoder(beside, max_length=source.max_length, device=hardware.device)
+    if reference_name is not None and reference_name != "none":
+        other = load_encoder(reference_name, max_length=source.max_length, device=hardware.device)
     if settings.raw and encoder.final_norm is None:
-        note(f"{encoder.name} has no final norm: its states are the same without --raw.")
+        note(f"{encoder.name} has no final norm, so --raw has no effect.")
     scored, data_source = None, None
     if not only_texts:
         data, data_source = workspace.read(pairs, split=split, metric=search_metric)
@@ -110,13 +110,15 @@ def evaluate(
     model: options.Finished = None,
     *,
     pairs: Pairs,
-    split: str | None = data_option(None, "train, dev, test or a file in qrels; by default test."),
-    suite: str | None = data_option(None, f"{', '.join(SUITES)}: score on the sets that --data holds."),
-    seen: str | None = data_option(None, "With --suite sts: file or folder of its training pairs."),
-    fractions: str | None = data_option(None, "With --suite transfer: shares of the training rows, such as 0.1,0.5,1."),
-    quick: bool = data_option(False, "With --suite transfer: a first look on fewer rows and splits.", "--quick"),
-    head: bool = layers_option(False, "With --suite transfer: feed means through the trained pooler.", "--head"),
-    corpus: str | None = data_option(None, "With --suite retrieval: a file of more texts to search."),
+    split: str | None = data_option(None, "Split: train, dev, test or a qrels file; by default test."),
+    suite: str | None = data_option(None, f"Score on the data sets in --data: {', '.join(SUITES)}."),
+    seen: str | None = data_option(None, "With --suite sts: the model's training pairs, a file or folder."),
+    fractions: str | None = data_option(None, "With --suite transfer: shares of training rows, such as 0.1,0.5,1."),
+    quick: bool = data_option(False, "With --suite transfer: a faster estimate on fewer rows and splits.", "--quick"),
+    head: bool = layers_option(
+        False, "With --suite transfer: pass means through the model's trained pooler.", "--head"
+    ),
+    corpus: str | None = data_option(None, "With --suite retrieval: a file of additional texts to search."),
     mteb: list[str] | None = data_option(None, "A task of the mteb package; repeatable.", metavar="TASK"),
     against: str | None = data_option(None, "With --mteb: also score this full model.", metavar="FULL"),
     pooling: options.Pooling = None,
@@ -124,7 +126,7 @@ def evaluate(
     runtime: str | None = machine_option(None, "torch or onnx; by default onnx with --graph or an .onnx file."),
     graph: options.Graph = None,
     hardware: Hardware,
-    vectors: str = results_option("float32", "Score them as stored in float32, float16, int8 or binary."),
+    vectors: str = results_option("float32", "Precision of the scored vectors: float32, float16, int8 or binary."),
     dimensions: options.Dimensions = None,
     workspace: Workspace,
 ) -> None:
@@ -133,13 +135,13 @@ def evaluate(
     if fractions:
         own["fractions"] = options.numbers_of("fractions", fractions)
     if mteb:
-        refuse("your own sets", suite=suite, data=pairs.data)
+        refuse("your own data, not with --mteb", suite=suite, data=pairs.data)
     else:
         refuse("--mteb", against=against)
     if suite is not None:
         known_name("suite", suite, SUITES)
         if pairs.data is None:
-            hint = "Name the folder of its sets, or for retrieval a file of queries and answers, with --data."
+            hint = "Give the suite's data folder as --data, or for retrieval a file of queries and answers."
             raise UsageError(f"--suite {suite} needs its data.", hint=hint)
     for name, (_, others) in SUITES.items():
         if name != suite:
@@ -222,12 +224,12 @@ def compare(
     lean: str = argument(..., "LEAN", "Lean model, preferably distilled from FULL."),
     *,
     data: str = data_option(..., "Folder of corpus.jsonl, queries.jsonl and qrels/test.tsv (BEIR's layout)."),
-    split: str | None = data_option(None, "A file in qrels; by default test, else dev."),
+    split: str | None = data_option(None, "Split: a qrels file; by default test, else dev."),
     max_length: options.MaxLength = None,
     hardware: Hardware,
-    top: int = results_option(10, "Number of documents scored for each query.", min=1),
+    top: int = results_option(10, "Number of retrieved documents scored for each query.", min=1),
 ) -> None:
-    """Search with a full model, a lean one, and lean queries on the full model's index, in float32 and int8."""
+    """Compare search by a full model, a lean model, and lean queries on the full model's index, in float32 and int8."""
     from truncate_kit.data.retrieval import read_retrieval
     from truncate_kit.data.seen import seen_among
     from truncate_kit.evaluation.retrieval import compare as run
@@ -257,13 +259,13 @@ def bench(
     *,
     full: str | None = layers_option(None, "Model to compare with; by default the lean model's full model."),
     random_weights: str | None = layers_option(
-        None, "Time random weights for a config.json, folder or hub name.", metavar="CONFIG"
+        None, "Time models with random weights: config.json, folder or hub name.", metavar="CONFIG"
     ),
-    layer: int | None = layers_option(None, "With --random-weights: last layer of the lean model; by default half."),
-    blocks: str | None = layers_option(None, "Keep these blocks of LEAN; compare with all its blocks."),
+    layer: int | None = layers_option(None, "With --random-weights: layers of the lean model; by default half."),
+    blocks: str | None = layers_option(None, "Compare these blocks of LEAN with all blocks of LEAN."),
     pairs: Pairs,
     values: "Annotated[dict[str, Any], BenchSettings]",
-    quick: bool = machine_option(False, "A first look: fewer rounds, no memory, nothing compiled.", "--quick"),
+    quick: bool = machine_option(False, "Faster: fewer rounds and texts, no peak memory, no torch.compile.", "--quick"),
     hardware: Hardware,
     workspace: Workspace,
 ) -> None:
@@ -274,20 +276,20 @@ def bench(
 
     select_device(hardware.device)
     kept = options.kept(layer, blocks)
-    blocked = kept if isinstance(kept, tuple) else None  # the bench keeps blocks itself
+    blocked = kept if isinstance(kept, tuple) else None  # the bench cuts LEAN to these blocks
     if random_weights is None:
         refuse("--random-weights", layer=layer)
     elif lean or full:
-        raise UsageError("--random-weights stands for both models.", hint="Leave out LEAN and --full.")
-    where: dict[str, Any] = {"threads": hardware.threads, "device": hardware.device}
-    settings = replace(QUICK if quick else BenchSettings(), **values, **where, blocks=blocked)
+        raise UsageError("--random-weights makes both models.", hint="Leave out LEAN and --full.")
+    machine: dict[str, Any] = {"threads": hardware.threads, "device": hardware.device}
+    settings = replace(QUICK if quick else BenchSettings(), **values, **machine, blocks=blocked)
     if random_weights is None:
         ours, theirs = _pair(workspace, lean, full, whole=blocked is not None)
     else:
         ours, theirs = _random_pair(random_weights, layer, whole=blocked is not None)
-        note("The weights are random: there are no scores, and each word is one token.")
+        note("The weights are random, so no scores are measured; each word is one token.")
     if quick:
-        note("Quick: fewer rounds and sentences than without --quick, no peak memory, nothing compiled.")
+        note("Quick: fewer rounds and texts than without --quick, no peak memory, no torch.compile.")
     named = [str(lean or workspace.lean), *([str(theirs)] if isinstance(theirs, Path) else [])]
     scored, texts = _scored_on(workspace, named, pairs)
     source = None if pairs.data is None else Source(pairs.data, columns=pairs.columns, scale=pairs.scale)
@@ -316,7 +318,7 @@ def _scored_on(
 
 
 def _random_pair(config_name: str, layer: int | None, *, whole: bool) -> "tuple[TimedModel, TimedModel]":
-    """Make a random full model and its cut (uncut if `whole`), with one token per word."""
+    """Return a lean and a full model (equal if `whole`) of random weights, with one token per word."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -335,23 +337,23 @@ def _random_pair(config_name: str, layer: int | None, *, whole: bool) -> "tuple[
 def _pair(
     workspace: Workspace, lean: str | None, full: str | None, *, whole: bool
 ) -> "tuple[TimedModel, TimedModel | None]":
-    """Return the named models, else the workspace's; `whole` compares the lean model with itself."""
+    """Return lean and full model by name, else from the workspace; with `whole`, twice the lean one."""
     source = workspace.finished_model(lean).name
     ours = local_path(source)
     if full is not None:
         return ours, local_path(full)
     if whole:
-        note(f"Compared with: all of {source}.")
+        note(f"Compared with: all blocks of {source}.")
         return ours, ours
     made, other = (read_origin(folder) if lean is None else None for folder in (workspace.lean, workspace.full))
-    beside = None
+    full_name = None
     if made is not None and made.method == "cut":
-        beside = workspace.located(made.model)
+        full_name = workspace.located(made.model)
     elif made is not None and other is not None:  # `full` may belong to an earlier model
         taught = made.method == "distill" and (other.method, other.source_digest) == ("copy", made.source_digest)
-        beside = str(workspace.full) if taught or made.has_budget_of(other) else None
-    if beside is not None:
-        note(f"Compared with: {beside}.")
-        return ours, local_path(beside)
+        full_name = str(workspace.full) if taught or made.has_budget_of(other) else None
+    if full_name is not None:
+        note(f"Compared with: {full_name}.")
+        return ours, local_path(full_name)
     note("No full model to compare with: name it with --full.")
     return ours, None

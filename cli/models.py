@@ -53,7 +53,7 @@ def cut(
     workspace: Workspace,
     push: Push,
 ) -> None:
-    """Cut a model at a layer or to some blocks, in its vocabulary, or both; save it with a card, without training."""
+    """Cut a model at a layer, to some blocks, or in its vocabulary, without training; save it with a model card."""
     kept = options.kept(layer, blocks)
     if kept is None and vocabulary_from is None:
         raise UsageError(
@@ -68,13 +68,13 @@ def cut(
 def _save_cut(
     source: Source, kept: int | tuple[int, ...] | None, texts: Path | None, workspace: Workspace
 ) -> "CutResult":
-    """Save the cut, unless it would replace a trained model; `texts` holds the word pieces to keep."""
+    """Save the cut, replacing only an earlier cut; keep the word pieces of `texts`."""
     from truncate_kit.data.tables import read_texts
     from truncate_kit.training.cutting import cut as run
 
     lean = workspace.lean
-    origin, own = read_origin(lean), Path(source.name).resolve() == lean.resolve()
-    _check_free(lean, f"a cut of {source.name}", origin is not None and origin.method == "cut" and not own)
+    origin, is_source = read_origin(lean), Path(source.name).resolve() == lean.resolve()
+    _check_free(lean, f"a cut of {source.name}", origin is not None and origin.method == "cut" and not is_source)
     raw = None if texts is None else read_texts(texts)
     result = run(workspace.load(source), kept, out=workspace.folder, texts=raw)
     workspace.remember(source, None)
@@ -99,13 +99,13 @@ def export(
     workspace: Workspace,
     push: Push,
 ) -> None:
-    """Write the model as one checked ONNX graph beside its tokenizer and configuration."""
+    """Export the model as one ONNX graph, checked against torch, with its tokenizer and configuration."""
     from truncate_kit.export.record import ExportSettings
 
     kept = options.kept(layer, blocks)
     if not onnx:
         raise UsageError("No format is named.", hint="Add --onnx.")
-    precision, target = check_target(values["precision"], values.get("target"))  # before loading
+    precision, target = check_target(values["precision"], values.get("target"))  # fail before loading
     settings = ExportSettings(**values | {"precision": precision, "target": target})
     if precision != "int8":
         refuse("--precision int8", budget=values.get("budget"))
@@ -115,7 +115,7 @@ def export(
 
     options.use_threads(threads)
     cuts = kept is not None or vocabulary_from is not None
-    # Find the pairs before a cut replaces the lean model.
+    # Read the pairs before a cut replaces the lean model.
     own_model = model is None or Path(model).resolve() == workspace.lean.resolve()
     scored: PairSplits | RetrievalSet | None = None
     data_source = None
@@ -160,17 +160,17 @@ def export(
 def _check_searchable(splits: "PairSplits") -> None:
     if None in (splits.dev, splits.test) and splits.train is None and not splits.one_file:
         raise UsageError(
-            f"int8 chooses its layers on dev pairs and reports on test pairs; {splits.name} has only "
+            f"int8 needs dev pairs to choose its layers, and test pairs to report scores; {splits.name} has only "
             f"{' and '.join(name for name, _ in splits.items())}.",
             hint="Give a folder with both, or one file to split, or use --precision fp32.",
         )
 
 
-def _check_free(lean: Path, what: str, replaceable: bool) -> None:
+def _check_free(lean: Path, replacement: str, replaceable: bool) -> None:
     if lean.is_dir() and not replaceable:
         raise UsageError(
-            f"{lean} holds a model; {what} would replace it.",
-            hint=f"Name another folder with --workspace; to work on what {lean} holds, also name it as MODEL.",
+            f"{lean} holds a model; {replacement} would replace it.",
+            hint=f"Name another folder with --workspace. To use the model in {lean}, also give {lean} as MODEL.",
         )
 
 
@@ -204,10 +204,10 @@ def encode(
     column: str | None = data_option(None, "Column of the texts, if not recognized by name."),
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
-    runtime: str | None = machine_option(None, "torch or onnx; by default onnx if a graph fits."),
+    runtime: str | None = machine_option(None, "torch or onnx; by default onnx if there is a suitable graph."),
     graph: options.Graph = None,
     machine: Machine,
-    out: Path = results_option(Path("vectors.npy"), "File for the vectors, row n for text n."),
+    out: Path = results_option(Path("vectors.npy"), "Output file; row n is the vector of text n."),
     precision: str = results_option("float32", "Vector precision: float32, float16, int8 or binary."),
     dimensions: options.Dimensions = None,
     normalize: bool | None = results_option(
@@ -218,7 +218,7 @@ def encode(
     ),
     workspace: Workspace,
 ) -> None:
-    """Write the vectors of a file of any size to a .npy file; after an interruption, the same command continues."""
+    """Encode the texts of a file of any size into a .npy file; after an interruption, the same command continues."""
     form = VectorFormat(precision=precision, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
     from truncate_kit.export.encode import encode_file
     from truncate_kit.export.record import suited_precision
@@ -226,30 +226,30 @@ def encode(
 
     named = workspace.finished_model(model, pooling, max_length)
     place, inside = local_path(named.name), bool(named.pooling or named.max_length)
-    where = "cuda" if machine.gpus_per_worker or machine.on_cuda else "cpu"  # of the encoding processes
+    device = "cuda" if machine.gpus_per_worker or machine.on_cuda else "cpu"  # of the encoding processes
     if graph is None and runtime != "torch" and not inside:
-        graph = suited_precision(place, where)
-    encoder = workspace.load_text_encoder(named, runtime, graph, machine, where)
+        graph = suited_precision(place, device)
+    encoder = workspace.load_text_encoder(named, runtime, graph, machine, device)
     form = replace(form, normalize=gives_unit_vectors(encoder) if normalize is None else normalize)
     with machine.open() as engine, _readable(file) as source:
         result = encode_file(encoder, source, out, column=column, form=form, engine=engine, progress=progress_bar())
     if result.num_cut and encoder.reader is not None:
-        of = f"{result.num_cut:,} of {result.shape[0] - result.resumed_at:,} texts"
-        note(f"Cut: {of} had more than the {encoder.reader.max_length:,} tokens that this model takes.")
+        truncated = f"{result.num_cut:,} of {result.shape[0] - result.resumed_at:,} texts"
+        note(f"Truncated: {truncated} were longer than the limit of {encoder.reader.max_length:,} tokens.")
     show(replace(result, source=str(file)))
 
 
 @contextmanager
 def _readable(file: Path) -> Iterator[Path]:
-    """Yield the file, or a copy of standard input: it is read twice."""
+    """Yield the file, or a copy of standard input, which is read twice."""
     if str(file) != "-":
         yield file
         return
     with NamedTemporaryFile(suffix=".txt") as copy:
-        if sys.stdin is not None:  # closed by the caller
+        if sys.stdin is not None:  # unless the caller closed it
             copyfileobj(sys.stdin.buffer, copy)
         if not copy.tell():
-            raise DataError("Standard input is empty.", hint="Send texts into the command, one a line.")
+            raise DataError("Standard input is empty.", hint="Send texts to the command, one per line.")
         copy.flush()
         try:
             yield Path(copy.name)

@@ -45,7 +45,8 @@ WORKSPACE = Path("exported")
 class Command:
     """A function as a command: each field of a settings parameter becomes an option.
 
-    Quoted annotations delay imports. `"Annotated[dict[str, Any], SomeSettings]"` passes only the given values.
+    Quoted annotations delay imports. With `"Annotated[dict[str, Any], SomeSettings]"` the function gets a dict of the
+    given values.
     """
 
     def __init__(self, function: Callable[..., Any], examples: tuple[str, ...], result: str) -> None:
@@ -68,7 +69,7 @@ class Command:
 
     @functools.cached_property
     def settings(self) -> dict[str, type]:
-        """Return the settings classes by parameter."""
+        """Return the settings class of each parameter that has one."""
         kinds = {}
         for name, parameter in self.parameters.items():
             kind = parameter.annotation
@@ -80,7 +81,7 @@ class Command:
 
     @functools.cached_property
     def __signature__(self) -> inspect.Signature:
-        """Return the signature with one option per field."""
+        """Return the signature with one option per settings field."""
         typed: list[inspect.Parameter] = []
         for name, parameter in self.parameters.items():
             if name in self.settings:
@@ -102,7 +103,7 @@ class Command:
         return inspect.Signature(typed)
 
     def __call__(self, **values: Any) -> Any:
-        """Run the function with defaults for missing values."""
+        """Run the function; missing values get their defaults."""
         typed = self.__signature__.parameters
         defaults = {name: getattr(one.default, "default", one.default) for name, one in typed.items()}
         values = {name: value for name, value in defaults.items() if value is not ...} | values
@@ -116,7 +117,7 @@ class Command:
 
 
 def command(*examples: str, result: str = "") -> Callable[[Callable[..., Any]], Command]:
-    """Make a command; `examples` are help lines, `result` is the class of `--json` as `module:name`."""
+    """Turn a function into a command with `examples` in its help; `result` names the result class as `module:name`."""
     return lambda function: Command(function, examples, result)
 
 
@@ -143,7 +144,7 @@ def _value(field: "dataclasses.Field[Any]", typed: Any) -> Any:
 
 
 def numbers_of(name: str, typed: str, parse: Callable[[str], Any] = numbers) -> Any:
-    """Parse the value of an option."""
+    """Parse an option's text. Raises `UsageError`."""
     try:
         return parse(typed)
     except TruncateKitError:
@@ -158,7 +159,7 @@ def _scale(text: str) -> tuple[float, ...]:
 
 
 def option(panel: str, default: Any, text: str, *names: str, **details: Any) -> Any:
-    """Make an option of a help panel."""
+    """Define an option of a help panel."""
     return typer.Option(default, *names, help=text, rich_help_panel=panel, **details)
 
 
@@ -170,12 +171,12 @@ results_option = functools.partial(option, RESULTS)
 
 
 def argument(default: Any, metavar: str, text: str) -> Any:
-    """Make an argument."""
+    """Define a positional argument."""
     return typer.Argument(default, metavar=metavar, help=text, show_default=False)
 
 
 Model = Annotated[
-    str | None, argument(..., "MODEL", "Folder, hub name or bundled miniature; by default the one used last.")
+    str | None, argument(..., "MODEL", "Folder, hub name or bundled miniature; by default the last command's model.")
 ]
 Finished = Annotated[
     str | None, argument(..., "MODEL", "Folder, hub name or bundled miniature; by default WORKSPACE/lean.")
@@ -183,10 +184,10 @@ Finished = Annotated[
 SearchMetric = Annotated[str | None, data_option(..., "Retrieval metric at 10: ndcg (default), mrr or recall.")]
 Pooling = Annotated[str | None, data_option(..., "mean, cls, max or last; by default the model's own, else mean.")]
 MaxLength = Annotated[int | None, data_option(..., "Tokens per text; by default the model's limit.")]
-Dimensions = Annotated[int | None, data_option(..., "Keep only this number of first dimensions per vector.")]
+Dimensions = Annotated[int | None, data_option(..., "Number of leading dimensions to keep; by default all.")]
 Layers = Annotated[str | None, layers_option(..., "auto (the default), all, or layers such as 3, 3,6,9 or 2..5.")]
 Blocks = Annotated[str | None, layers_option(..., "Keep only these blocks, such as 1,4,6 or 1..3,6.")]
-VocabularyFrom = Annotated[Path | None, layers_option(..., "Keep only the word pieces that this file's texts use.")]
+VocabularyFrom = Annotated[Path | None, layers_option(..., "Keep only word pieces that occur in this file's texts.")]
 Graph = Annotated[
     str | None, machine_option(..., "Graph precision: fp32, fp16 or int8; by default suited to the device.")
 ]
@@ -210,11 +211,11 @@ class Pairs:
         None, "Columns, if not recognized by their names.", DATA, parse=names, metavar="FIRST,SECOND,SCORE"
     )
     scale: tuple[float, ...] | None = setting(
-        None, "Lowest and highest possible score; else inferred.", DATA, parse=_scale, metavar="LOW,HIGH"
+        None, "Lowest and highest possible score; by default inferred.", DATA, parse=_scale, metavar="LOW,HIGH"
     )
 
     def refuse_details(self) -> None:
-        """Raise `UsageError` for columns or a scale: the data is of another kind."""
+        """Raise `UsageError` if columns or a scale are set, for data other than graded pairs."""
         refuse("graded pairs", columns=self.columns, scale=self.scale)
 
 
@@ -222,7 +223,7 @@ class Pairs:
 class Hardware:
     """Device and threads of torch."""
 
-    device: str | None = setting(None, "cpu or cuda; fails if not available.", MACHINE, kind=str)
+    device: str | None = setting(None, "cpu (the default) or cuda; fails if CUDA is not available.", MACHINE, kind=str)
     threads: int | None = setting(None, "CPU threads; by default all cores.", MACHINE, kind=int, min=1)
 
     def __post_init__(self) -> None:
@@ -231,11 +232,11 @@ class Hardware:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Machine(Hardware):
-    """Engine, workers and devices; `threads` are per worker on a cluster, else in total."""
+    """Engine, workers and devices; `threads` is per worker on a cluster, else in total."""
 
-    engine: str = setting("local", "Where work runs: local, or ray (a Ray cluster).", MACHINE)
+    engine: str = setting("local", "Run on this machine (local) or on a Ray cluster (ray).", MACHINE)
     workers: int | None = setting(
-        None, "Processes on this machine; with --device cuda each uses one GPU.", MACHINE, kind=int
+        None, "Parallel processes on this machine; with --device cuda each uses one GPU.", MACHINE, kind=int
     )
     ray_address: str | None = setting(
         None, "HOST:PORT of the cluster's head; by default this machine's cluster.", MACHINE, kind=str
@@ -251,16 +252,16 @@ class Machine(Hardware):
         else:
             refuse("--engine local", workers=self.workers)
         if self.on_cuda and self.gpus_per_worker == 0:
-            raise UsageError("`gpus_per_worker=0` leaves no GPU to CUDA.", hint="Leave out one of the two.")
+            raise UsageError("`gpus_per_worker=0` and `device=cuda` conflict.", hint="Leave out one of the two.")
         Hardware.__post_init__(self)
 
     @property
     def on_cuda(self) -> bool:
-        """Return whether GPUs do the work."""
+        """Tell if the device is a GPU."""
         return self.device is not None and self.device.startswith("cuda")
 
     def open(self) -> Engine:
-        """Return the engine."""
+        """Return the engine that runs tasks."""
         if self.engine == "ray":
             from truncate_kit.core.parallel import RayCluster
 
@@ -275,10 +276,10 @@ class Machine(Hardware):
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Push:
-    """`--push-to` and `--public`."""
+    """Options to upload the model."""
 
     push_to: str | None = setting(
-        None, "Upload the lean model to a private hub repository.", RESULTS, kind=str, metavar="OWNER/NAME"
+        None, "Upload the saved model to a private hub repository.", RESULTS, kind=str, metavar="OWNER/NAME"
     )
     public: bool = setting(False, "With --push-to: make the repository public.", RESULTS, name="--public")
 
@@ -301,19 +302,19 @@ class Push:
 
 
 def without_none(**values: Any) -> dict[str, Any]:
-    """Drop missing values."""
+    """Return the values that are set."""
     return {name: value for name, value in values.items() if value is not None}
 
 
 def refuse(goes_with: str, **values: object) -> None:
-    """Raise `UsageError` for options that need `goes_with`."""
+    """Raise `UsageError` if an option is set that works only with `goes_with`."""
     for name, value in values.items():
         if value is not None and value is not False:
             raise UsageError(f"`{name}` works only with {goes_with}.", hint=f"Leave out `{name}`.")
 
 
 def kept(layer: int | None, blocks: str | None) -> int | tuple[int, ...] | None:
-    """Return the layer or blocks to keep."""
+    """Return the layer or blocks to keep, if given. Raises `UsageError` for both."""
     if layer is not None and blocks is not None:
         raise UsageError("`layer` and `blocks` are both given.", hint="Leave out `layer` or `blocks`.")
     from truncate_kit.core.results import blocks_named
@@ -322,7 +323,7 @@ def kept(layer: int | None, blocks: str | None) -> int | tuple[int, ...] | None:
 
 
 def use_threads(threads: int | None) -> None:
-    """Set torch's threads."""
+    """Set torch's CPU threads, if given."""
     if threads is not None:
         from truncate_kit.core.hardware import check_threads
 
@@ -334,7 +335,7 @@ def use_threads(threads: int | None) -> None:
 
 @dataclasses.dataclass(kw_only=True)
 class Workspace(Places):
-    """Workspace that prints its choices on stderr."""
+    """Workspace that prints the model and data it chose on stderr."""
 
     folder: Path = setting(WORKSPACE, "Folder of models and results that commands share.", RESULTS, name="--workspace")
 
@@ -346,21 +347,21 @@ class Workspace(Places):
         return run_lock(self.folder)
 
     def write(self, report: Result, usual: Path) -> Path:
-        """Write a report without replacing one that measured more; return its path."""
+        """Write a report, to a numbered file if `usual` measured more; return its path."""
         path = file_for(report, usual)
         report.write(path)
         path.with_suffix(".png").unlink(missing_ok=True)  # of the replaced report
-        note(None if path == usual else f"{usual} measured more than this run and is kept.")
+        note(None if path == usual else f"{usual} is kept, because it holds measurements that this run lacks.")
         return path
 
     def say_exported(self, model: Path) -> None:
         """Print the command that exports this model."""
-        say(f"As a graph: truncate-kit export {model} --onnx --workspace {self.folder}")
+        say(f"To export it as a graph: truncate-kit export {model} --onnx --workspace {self.folder}")
 
     def starting_model(
         self, named: str | None, pooling: str | None, max_length: int | None, *, or_miniature: bool = False
     ) -> Source:
-        """Return the named model, else the last command's, else the miniature if allowed."""
+        """Return the named model, else the last command's, else with `or_miniature` the default miniature."""
         from truncate_kit.core.workspace import DEFAULT_MINIATURE
 
         last = self.remembered().model
@@ -373,21 +374,21 @@ class Workspace(Places):
             return Source(last.name, pooling, max_length)
         if not or_miniature:
             raise UsageError(
-                f"No model is named, and no command has worked on one in {self.folder}.",
+                f"No model is named, and no earlier command in {self.folder} used a model.",
                 hint=f"Name a folder, a hub name or a bundled miniature, such as {DEFAULT_MINIATURE}.",
             )
-        note(f"No model was named: this is the bundled miniature {DEFAULT_MINIATURE}.")
+        note(f"No model is named, so this uses the bundled miniature {DEFAULT_MINIATURE}.")
         return Source(DEFAULT_MINIATURE, pooling, max_length)
 
     def finished_model(self, named: str | None, pooling: str | None = None, max_length: int | None = None) -> Source:
-        """Return the named model, else the lean one."""
+        """Return the named model, else the workspace's lean model."""
         if named is not None:
             return Source(named, pooling, max_length)
         if not self.lean.is_dir():
             others = [str(path) for path in (self.combined, self.frozen) if path.is_dir()]
             raise UsageError(
                 f"No model is named, and there is no lean model {self.lean}.",
-                hint=f"Name {' or '.join(others) or 'one'}, or make it with finetune, contrast, distill or cut.",
+                hint=f"Name {' or '.join(others) or 'a model'}, or make one with finetune, contrast, distill or cut.",
             )
         last, made = self.remembered().model, read_origin(self.lean)
         note(f"Model: {self.lean}{'' if made is None else f': {made.words}'}.")
@@ -396,20 +397,20 @@ class Workspace(Places):
         return Source(str(self.lean), pooling, max_length)
 
     def load_text_encoder(
-        self, source: Source, runtime: str | None, graph: str | None, hardware: Hardware, where: str | None = None
+        self, source: Source, runtime: str | None, graph: str | None, hardware: Hardware, device: str | None = None
     ) -> "Encoder | OnnxEncoder":
-        """Load the model in torch or as a graph, and print the graph's name; `where` is the device to name."""
+        """Load the model in torch or as a graph; print the graph's file, with `device` as its device if given."""
         from truncate_kit.export.record import graph_sentence
         from truncate_kit.export.runtime import OnnxEncoder, load_text_encoder
 
-        how: dict[str, Any] = {"pooling": source.pooling, "max_length": source.max_length, "device": hardware.device}
-        encoder = load_text_encoder(source.name, runtime=runtime, precision=graph, threads=hardware.threads, **how)
+        load: dict[str, Any] = {"pooling": source.pooling, "max_length": source.max_length, "device": hardware.device}
+        encoder = load_text_encoder(source.name, runtime=runtime, precision=graph, threads=hardware.threads, **load)
         if isinstance(encoder, OnnxEncoder) and encoder.report:
-            note(graph_sentence(encoder.file, encoder.report, where or encoder.device.type))
+            note(graph_sentence(encoder.file, encoder.report, device or encoder.device.type))
         return encoder
 
     def load(self, source: Source, *, device: str | None = None, precision: str = "fp32") -> "Encoder":
-        """Load the encoder."""
+        """Load the model in torch; check that its device has the precision."""
         from truncate_kit.core.hardware import check_precision
         from truncate_kit.models.loading import load_encoder
 
@@ -418,7 +419,7 @@ class Workspace(Places):
         return encoder
 
     def data(self, pairs: Pairs, *, classes: bool = False) -> tuple["PairSplits", Source]:
-        """Return pairs and their source: named, else the last command's, else the bundled set."""
+        """Load the named pairs, else the last command's, else the bundled set; return pairs and source."""
         from truncate_kit.data.pairs import BUNDLED, load_pairs
         from truncate_kit.data.tables import is_retrieval_folder
         from truncate_kit.report.view import data_sentences
@@ -426,7 +427,7 @@ class Workspace(Places):
         last = self.remembered().data if pairs.data is None else Source(pairs.data)
         source = Source(last.name, columns=pairs.columns or last.columns, scale=pairs.scale or last.scale)
         if source.name and is_retrieval_folder(source.name):
-            hint = "Give graded pairs; analyze, evaluate, compare, finetune, distill, export and bench take both."
+            hint = "Give graded pairs; analyze, evaluate, compare, finetune, distill, export and bench read both."
             raise DataError(f"{source.name} holds queries and documents, not graded pairs.", hint=hint)
         read: dict[str, Any] = {"columns": source.columns, "scale": source.scale, "classes": classes}
         splits = load_pairs(source.name or BUNDLED, divide=False, **read)
@@ -436,9 +437,9 @@ class Workspace(Places):
     def read(
         self, pairs: Pairs, *, split: str | None = None, metric: str | None = None, chooses: bool = False
     ) -> tuple["PairSplits | RetrievalSet", Source | str]:
-        """Return pairs or a retrieval set and its source: named, else the last command's.
+        """Load the named pairs or retrieval set, else the last command's; return the data and its source.
 
-        `split`, `metric` and `chooses` are of `read_retrieval`.
+        `read_retrieval` explains `split`, `metric` and `chooses`.
         """
         from truncate_kit.data.tables import is_retrieval_folder
 
@@ -456,7 +457,7 @@ class Workspace(Places):
         return read_retrieval(folder, split=split, chooses=chooses, **without_none(metric=metric)), folder
 
     def divided(self, splits: "PairSplits") -> "PairSplits":
-        """Return pairs with all three splits."""
+        """Split missing dev and test pairs off train."""
         from truncate_kit.data.pairs import complete_splits
         from truncate_kit.report.view import overlap_warning
 
@@ -466,11 +467,11 @@ class Workspace(Places):
         return divided
 
     def unseen(self, splits: "PairSplits", *models: str) -> "PairSplits":
-        """Return the pairs that no model was trained on."""
+        """Drop evaluation pairs that a model has seen."""
         from truncate_kit.data.seen import unseen
 
-        left = splits
+        fresh = splits
         for model in models:
-            left = unseen(left, model)
-        note(*left.notes[len(splits.notes) :])
-        return left
+            fresh = unseen(fresh, model)
+        note(*fresh.notes[len(splits.notes) :])
+        return fresh

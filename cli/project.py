@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from truncate_kit.methods.study.result import StudyResult
 
 EPOCHS, SEEDS = 3, 1  # a few minutes on two cores
-WHOLE, HALF, PASSES = "mini-bert", "4", 3  # blocks of eight; passes over the bundled texts
+WHOLE, HALF, PASSES = "mini-bert", "4", 3  # HALF: 4 of 8 blocks; PASSES: epochs over the bundled texts
 
 
 @command("truncate-kit demo")
@@ -23,7 +23,7 @@ def demo(
     threads: options.Threads = None,
     folder: Path = results_option(options.WORKSPACE / "demo", "Folder for the demo's files.", "--workspace"),
 ) -> None:
-    """Cut a miniature ELECTRA from the top, and a miniature BERT to half its blocks: some two minutes, no download."""
+    """Shorten a miniature ELECTRA by finetune and a miniature BERT by distill, in about two minutes, offline."""
     from truncate_kit.core.workspace import DEFAULT_MINIATURE
     from truncate_kit.data.pairs import BUNDLED, BUNDLED_FOLDER
     from truncate_kit.report.page import write_page
@@ -32,29 +32,29 @@ def demo(
     from .models import export
     from .train import distill, finetune
 
-    say(f"1 of 5  analyze {DEFAULT_MINIATURE}: what do its layers show before any training?")
+    say(f"1 of 5  analyze {DEFAULT_MINIATURE}: compare its layers before any training.")
     analyze(model=DEFAULT_MINIATURE, data=BUNDLED, folder=folder)
-    say(f"\n2 of 5  finetune --layer auto --epochs {EPOCHS} --seeds {SEEDS}: find the best layer, train there.")
+    say(f"\n2 of 5  finetune --layer auto --epochs {EPOCHS} --seeds {SEEDS}: find the best layer and train there.")
     finetune(model=DEFAULT_MINIATURE, data=BUNDLED, epochs=EPOCHS, seeds=SEEDS, threads=threads, folder=folder)
     say("\n3 of 5  export --onnx: write and check one graph, token ids to vector.")
     export(onnx=True, folder=folder)
     say("\n4 of 5  bench --quick: the lean model against the full one, trained with the same budget.")
     bench(quick=True, threads=threads, folder=folder)
     say(f"The lean model is an ordinary sentence-transformers folder: SentenceTransformer({str(folder / 'lean')!r}).")
-    say(f"\n5 of 5  distill {WHOLE} --blocks {HALF}: half of the blocks learn the vectors of all.")
+    say(f"\n5 of 5  distill {WHOLE} --blocks {HALF}: train half of the blocks to reproduce the vectors of all.")
     texts = BUNDLED_FOLDER / "train.csv"
     distill(model=WHOLE, texts=[texts], blocks=HALF, epochs=PASSES, threads=threads, folder=folder / "distilled")
     say("")
     say("Next, your own model: truncate-kit analyze MODEL --data PAIRS.csv, then finetune, export --onnx, bench;")
-    say("or, without a drop or scores: truncate-kit distill MODEL --texts sentences.txt.")
+    say("or, if there is no drop or you have no scores: truncate-kit distill MODEL --texts sentences.txt.")
     say("")
-    for part, what in ((folder, "All of it"), (folder / "distilled", "The BERT")):
-        say(f"{what} on one page, with figures: {write_page(part).page}")
+    for part, title in ((folder, "All results"), (folder / "distilled", "The distilled BERT")):
+        say(f"{title} on one page, with figures: {write_page(part).page}")
 
 
 @command("truncate-kit study study.toml --workers 2", result="methods.study.result:StudyResult")
 def study(
-    file: Path = argument(..., "FILE", "TOML file with models, tasks and, if wanted, priors."),
+    file: Path = argument(..., "FILE", "TOML file with models, tasks and optional priors."),
     *,
     machine: Machine,
     workspace: Workspace,
@@ -89,7 +89,7 @@ def study(
         if group.size > 1:
             RUN.quiet |= not group.leads
             adapt_all(plan, out, device=place, group=group, progress=progress_bar())
-    if not group.leads:  # only adaptations are shared
+    if not group.leads:  # the processes share only adaptations
         return
     with machine.open() as engine, watching(out, tensorboard=tensorboard) as watcher:
         work: dict[str, Any] = {"engine": engine, "device": machine.device}
@@ -119,7 +119,7 @@ def report(
     out: Path | None = results_option(None, "HTML file; by default report.html in RUN, or comparison.html for two."),
     open_page: bool = results_option(False, "Open the page in the browser.", "--open"),
 ) -> None:
-    """Write one offline HTML page of a workspace: the recommendation and its results."""
+    """Write an HTML page, readable offline, with the recommendation and the results of a workspace."""
     from truncate_kit.report.page import write_page
 
     page = write_page(run, other, out=out)
@@ -128,22 +128,22 @@ def report(
         import webbrowser
 
         if not webbrowser.open(Path(page.page).resolve().as_uri()):
-            note(f"No browser was found here: open {page.page} yourself.")
+            note(f"No browser was found. Open {page.page} yourself.")
 
 
 @command("truncate-kit status --clean", result="core.workspace:Contents")
 def status(
-    run: Path | None = argument(None, "RUN", "Workspace to list, as --workspace."),
+    run: Path | None = argument(None, "RUN", "Workspace to list; the same as --workspace."),
     *,
     workspace: Workspace,
-    clean: bool = results_option(False, "Remove files that only repeating finished runs would read.", "--clean"),
+    clean: bool = results_option(False, "Remove files that are needed only to repeat finished runs.", "--clean"),
 ) -> None:
-    """List the models, runs and exports of a workspace with their sizes; free unneeded files."""
+    """List the models, runs and exports of a workspace with their sizes; with --clean, remove unneeded files."""
     from truncate_kit.core.workspace import clean as remove_spare
     from truncate_kit.core.workspace import contents
 
     if run is not None and workspace.folder not in (options.WORKSPACE, run):
-        raise UsageError(f"{run} and {workspace.folder} are two workspaces.", hint="Name one workspace.")
+        raise UsageError(f"{run} and {workspace.folder} are two workspaces.", hint="Give RUN or --workspace.")
     if run is not None:
         workspace = Workspace(folder=run)
     if workspace.folder != options.WORKSPACE and not workspace.folder.is_dir():
@@ -158,9 +158,9 @@ def doctor(
     extra: list[str] | None = machine_option(None, "Extra that must be installed: cpu, gpu, ray, …; repeatable."),
     precision: str | None = machine_option(None, "Precision that must run: fp32, bf16, fp16 or int8."),
 ) -> None:
-    """Check what is installed, what starts on this machine, and what does not fit.
+    """Check which packages and runtimes are installed, start on this machine, and fit together.
 
-    Exit code 1 when something that was asked for cannot run.
+    The exit code is 1 if a requested part cannot run.
     """
     from truncate_kit.doctor import diagnose
 

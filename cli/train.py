@@ -47,10 +47,10 @@ SHOWN_SENTENCES = 8  # in the attention figure
 
 
 def check_shared(group: "Group", has_texts: bool) -> None:
-    """Raise `UsageError` for several processes without an adaptation."""
+    """Raise `UsageError` for several processes without texts to adapt to."""
     if group.size > 1 and not has_texts:
         raise UsageError(
-            f"These {group.size} processes have no adaptation to share.",
+            f"torchrun started {group.size} processes, but only adaptation to raw text can share them.",
             hint="Start the command without torchrun; `workers` runs several trials at once.",
         )
 
@@ -64,9 +64,7 @@ def finetune(
     model: options.Model = None,
     *,
     pairs: Pairs,
-    retrieval: Path | None = data_option(
-        None, "Retrieval folder besides pairs; selects by nDCG@10 of half its queries."
-    ),
+    retrieval: Path | None = data_option(None, "Retrieval folder besides pairs, for selection on half its queries."),
     search_metric: options.SearchMetric = None,
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
@@ -75,9 +73,9 @@ def finetune(
     settings: "SweepSettings",
     training: "Annotated[dict[str, Any], TrainingSettings]",
     teacher: str | None = training_option(None, "Teacher model: train on its vectors and the labels."),
-    teacher_weight: float = training_option(1.0, "Weight of the teacher's vectors against the labels."),
-    prior_words: Path | None = training_option(None, "Train on word similarity first: a folder with rg65.csv, …."),
-    prior_texts: Path | None = training_option(None, "Adapt to this raw text first, by masked-word prediction."),
+    teacher_weight: float = training_option(1.0, "Weight of the teacher loss relative to the label loss."),
+    prior_words: Path | None = training_option(None, "Train on word similarity first: folder of rg65.csv and others."),
+    prior_texts: Path | None = training_option(None, "Adapt to this raw text first, by masked language modelling."),
     prior_layer: int | None = training_option(None, "Cut at this layer before adapting; by default the last."),
     prior_epochs: int | None = training_option(None, "Epochs over --prior-texts; by default 10."),
     machine: Machine,
@@ -85,7 +83,7 @@ def finetune(
     tensorboard: options.Tensorboard = False,
     push: Push,
 ) -> None:
-    """Fine-tune the model cut at given layers, the best layer, or some blocks; save it with the full model."""
+    """Fine-tune the model cut at its best layer, given layers or some blocks; save it and the trained full model."""
     from truncate_kit.methods.tmft.finetune import finetune as run
     from truncate_kit.methods.tmft.finetune import sweep_prediction
     from truncate_kit.methods.tmft.trials import kept_encoder, layers_named
@@ -105,7 +103,7 @@ def finetune(
     row = _objective(training.pop("objective", None), pairs.data, retrieval)
     judged, precision = row.data == "judged", training["precision"]
     if teacher is None and teacher_weight != 1:
-        raise UsageError("`teacher_weight` weighs the vectors of a teacher.", hint="Add `teacher`.")
+        raise UsageError("`teacher_weight` has no effect without a teacher.", hint="Add `teacher`.")
     if retrieval is None and not judged:
         refuse("--retrieval or a retrieval folder", search_metric=search_metric)
     with joined(machine.device) as (group, here):
@@ -116,7 +114,7 @@ def finetune(
         usual = TrainingSettings() if splits.shares is None else word_training()
         trained = replace(usual, objective=row.name, **training)
         full = workspace.load(source, device=here, precision=precision)
-        # Check all before an adaptation, which may take days.
+        # Check layers before an adaptation, which may take days.
         encoder = full if kept is None else kept_encoder(full, kept)
         layers_named(encoder if prior_layer is None else truncate(encoder, prior_layer), settings.layers)
         work: dict[str, Any] = {"settings": settings, "training": trained, "retrieval": searched}
@@ -130,9 +128,9 @@ def finetune(
             note(workspace.replaced_by(source.name))
             check_shared(group, prior_texts is not None)
             if prior_texts is not None:
-                how: dict[str, Any] = {"layer": prior_layer, "group": group}
-                encoder = _adapted(encoder, prior_texts, workspace, precision, prior_epochs, **how)
-            if not group.leads:  # only an adaptation is shared
+                sharing: dict[str, Any] = {"layer": prior_layer, "group": group}
+                encoder = _adapted(encoder, prior_texts, workspace, precision, prior_epochs, **sharing)
+            if not group.leads:  # the processes share only the adaptation
                 return
             work["prediction"] = sweep_prediction(encoder, splits, settings, trained, max_length=source.max_length)
     if encoder.depth < full.depth:
@@ -153,7 +151,7 @@ def finetune(
 def _adapted(
     encoder: "Encoder", texts: Path, workspace: Workspace, precision: str, epochs: int | None, **how: Any
 ) -> "Encoder":
-    """Adapt the encoder to texts and note the loss."""
+    """Adapt the encoder to raw text; note the loss before and after."""
     from truncate_kit.data.tables import read_texts
     from truncate_kit.methods.priors import adapted
     from truncate_kit.training.settings import AdaptationSettings
@@ -172,10 +170,10 @@ def _adapted(
 def _first_in_words(
     texts: Path | None, words: Path | None, encoder: "Encoder", full: "Encoder", kept: tuple[int, ...] | None
 ) -> str:
-    """Describe the training before the task."""
+    """Describe the training before fine-tuning."""
     parts = [] if words is None else ["word similarity, at the layer of each model"]
     if texts is not None:
-        alone = "" if encoder.depth == full.depth else ", but for the full model"
+        alone = "" if encoder.depth == full.depth else ", except the full model"
         parts.insert(0, f"masked words of {texts.name} at {place_in_words(encoder.depth, kept)}{alone}")
     return "; ".join(parts)
 
@@ -240,7 +238,7 @@ def distill(
     texts: list[Path] | None = data_option(
         None, "Raw text to train on: files or retrieval folders; required, repeatable.", metavar="PATH"
     ),
-    queries: Path | None = data_option(None, "Query texts, encoded with the model's query prompt."),
+    queries: Path | None = data_option(None, "File of queries, encoded with the model's query prompt."),
     pairs: Pairs,
     search_metric: options.SearchMetric = None,
     exclude: list[Path] | None = data_option(
@@ -249,7 +247,7 @@ def distill(
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
     budget: "Budget",
-    layer: str = layers_option("auto", "Teacher layer: a number, last, or auto (before a drop)."),
+    layer: str = layers_option("auto", "Layer to reproduce: a number, last, or auto (before a drop)."),
     vocabulary_from: options.VocabularyFrom = None,
     settings: "DistillSettings",
     machine: Machine,
@@ -258,21 +256,21 @@ def distill(
 ) -> None:
     """Train on raw text; keep the fewest blocks that reproduce the full model's vectors."""
     if not texts:
-        raise UsageError("There are no texts to train on.", hint="Give --texts FILE, like those to be served.")
+        raise UsageError("There are no texts to train on.", hint="Give --texts FILE of texts like those to be encoded.")
     number = int(layer) if layer.isdecimal() and len(layer) < 10 else None
     if number is None and layer not in ("auto", "last"):
-        raise UsageError(f"There is no layer {layer!r}.", hint="Give it as a number, or auto or last.")
+        raise UsageError(f"There is no layer {layer!r}.", hint="Give a number, auto or last.")
     if pairs.data is None:
         refuse("--data", columns=pairs.columns, scale=pairs.scale, search_metric=search_metric)
     if queries is None and settings.query_weight != 1:
-        raise UsageError("`query_weight` weighs queries.", hint="Add `queries`.")
+        raise UsageError("`query_weight` has no effect without queries.", hint="Add `queries`.")
     from truncate_kit.data.tables import iter_texts
     from truncate_kit.methods.distill.distilling import distill as run
     from truncate_kit.methods.distill.distilling import find_aim
     from truncate_kit.methods.distill.learning import RawTexts
     from truncate_kit.training.loop import joined
 
-    left_out = {text for path in exclude or () for text in _texts_in(path)}
+    excluded = {text for path in exclude or () for text in _texts_in(path)}
     with joined(machine.device) as (group, here):
         RUN.quiet |= not group.leads
         source = workspace.starting_model(model, pooling, max_length)
@@ -281,7 +279,7 @@ def distill(
             from truncate_kit.data.pairs import PairSplits
 
             held_out, data_source = workspace.read(pairs, metric=search_metric, chooses=True)
-            if isinstance(held_out, PairSplits) and held_out.dev is None:  # no train pairs needed
+            if isinstance(held_out, PairSplits) and held_out.dev is None:  # otherwise no train pairs are needed
                 held_out = workspace.divided(held_out)
         encoder = workspace.load(source, device=here, precision=settings.precision)
         vocabulary = None if vocabulary_from is None else _texts_in(vocabulary_from)
@@ -289,7 +287,7 @@ def distill(
         if layer == "auto" and group.leads:
             aim, drop = find_aim(encoder, _learned_from(texts), budget, max_length=source.max_length)
             if drop is not None:
-                learned = f"layer {aim} is learned; --layer last learns the last layer"
+                learned = f"layer {aim} is the target; --layer last chooses the last layer"
                 first = f"cut it first, with truncate-kit cut {source.name} --layer {drop.last_before}, or use finetune"
                 note(f"{drop.sentence} So {first if aim is None else learned}.")
         settings = replace(settings, layer=group.agree(aim))
@@ -297,7 +295,7 @@ def distill(
         raw = RawTexts(
             texts=_learned_from(texts),
             queries=() if queries is None else iter_texts(queries),
-            exclude=left_out,
+            exclude=excluded,
             vocabulary=vocabulary,
         )
         work: dict[str, Any] = {"budget": budget, "settings": settings, "data": held_out, "group": group}
@@ -347,21 +345,21 @@ def _texts_in(path: Path) -> list[str]:
 def contrast(
     model: options.Model = None,
     *,
-    triplets: str | None = data_option(None, "File, folder or hub name of anchor, positive[, negative], or NLI."),
+    triplets: str | None = data_option(None, "Rows of anchor, positive[, negative], or NLI pairs: path or hub name."),
     triplet_columns: str | None = data_option(
         None, "Columns of --triplets, if not recognized by their names.", metavar="ANCHOR,POSITIVE[,NEGATIVE]"
     ),
     texts: Path | None = data_option(None, "Raw text for dropout and diffcse; by default from train pairs."),
     pairs: Pairs,
-    pooling: str = layers_option("layer-attention", "A row of the paper's Table 2; a wrong name lists them."),
+    pooling: str = layers_option("layer-attention", "Pooling from the paper's Table 2; a wrong name lists all."),
     values: "Annotated[dict[str, Any], ContrastiveSettings]",
     generator: str | None = training_option(None, "Model that fills in words for diffcse; by default MODEL."),
     hardware: Hardware,
     workspace: Workspace,
-    sentences: Path | None = results_option(None, "Texts whose layer attention is drawn; by default test pairs."),
+    sentences: Path | None = results_option(None, "Texts for the figure of layer attention; by default test pairs."),
     push: Push,
 ) -> None:
-    """Train one layer contrastively on pairs of equal meaning or raw text; measure it on --data."""
+    """Train contrastively on pairs of equal meaning or on raw text; --data selects and measures the model."""
     from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveSettings
     from truncate_kit.training.settings import OBJECTIVES
 
@@ -373,7 +371,7 @@ def contrast(
     settings = ContrastiveSettings(**named | values)
     attends = settings.pooling == "layer-attention" and settings.keep_pooler
     if not attends:
-        refuse("kept layer attention", sentences=sentences)
+        refuse("layer attention that is kept after training", sentences=sentences)
     filling = [one.name for one in OBJECTIVES.values() if one.fills_words]
     if settings.objective not in filling:
         refuse(f"--objective {' or '.join(filling)}", generator=generator)
@@ -408,7 +406,7 @@ def contrast(
         weights.write(workspace.attention)
         say(f"Figure: {write_figures(view_of(weights), workspace.folder)[0]}")
     if settings.keep_pooler and settings.pooling in ("layer-attention", "mean-first-last"):
-        say("sentence-transformers loads it with trust_remote_code=True, because the pooling is custom.")
+        say("sentence-transformers needs trust_remote_code=True to load it, because the pooling is custom.")
     note(push.upload(workspace.lean))
 
 
@@ -431,7 +429,7 @@ def _rows(
     if triplets is None:
         raise UsageError(
             f"The objective {objective} has no training data.",
-            hint="Give --triplets FILE with anchor, positive[, negative] or an NLI set; --data is for measuring.",
+            hint="Give --triplets FILE with anchor, positive[, negative] or an NLI set; --data does not train.",
         )
     return load_triplets(triplets, columns=columns, negatives=data == "negatives")
 
@@ -442,7 +440,7 @@ def freeze(
     *,
     pairs: Pairs,
     texts: Path | None = data_option(None, "Raw text for the autoencoders; required to train them."),
-    nli: str | None = data_option(None, "NLI pairs to train on first, as scores 1, ½ and 0."),
+    nli: str | None = data_option(None, "NLI pairs to train on first, with scores 1, ½ and 0."),
     pooling: str | None = data_option(None, f"mean, cls, max or last; by default {FREEZE_POOLING}."),
     max_length: options.MaxLength = None,
     values: "Annotated[dict[str, Any], FrozenSettings]",
@@ -450,7 +448,7 @@ def freeze(
     workspace: Workspace,
     push: Push,
 ) -> None:
-    """Train heads over frozen states of all blocks, computed once."""
+    """Train heads on frozen states of the blocks, which are computed once."""
     from truncate_kit.data.pairs import load_pairs
     from truncate_kit.data.tables import read_texts
     from truncate_kit.methods.frozen.run import finetune_frozen
@@ -458,10 +456,10 @@ def freeze(
 
     if "steps" not in values and texts is None:
         values["steps"] = tuple(step for step in STEPS if step != AUTOENCODER)
-        note("Without raw sentences there are no autoencoders: name a file with --texts.")
+        note("No autoencoders are trained, because they need raw text: name a file with --texts.")
     settings = FrozenSettings(**values)
     if set(settings.steps) == {COSINE}:
-        refuse(f"the steps {SIAMESE} and {AUTOENCODER}", codes=settings.codes, depth=settings.depth > 1)
+        refuse(f"the step {SIAMESE} or {AUTOENCODER}", codes=settings.codes, depth=settings.depth > 1)
     if AUTOENCODER not in settings.steps:
         refuse(f"the step {AUTOENCODER}", texts=texts)
     source = workspace.starting_model(model, pooling, max_length)
@@ -486,14 +484,14 @@ def combine(
     model: options.Model = None,
     *,
     pairs: Pairs,
-    split: str | None = data_option(None, "Split to use: train, dev or test; by default as evaluate."),
+    split: str | None = data_option(None, "Split to use: train, dev or test; by default the last."),
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
     settings: "CombineSettings",
     hardware: Hardware,
     workspace: Workspace,
 ) -> None:
-    """Find the layers with the best mean or maximum as sentence vectors (BERT-LC); save the model cut above."""
+    """Search for the layers with the best mean or maximum as sentence vectors (BERT-LC); save the combined model."""
     from truncate_kit.core.hardware import usable_cores
     from truncate_kit.data.pairs import PairSplits
     from truncate_kit.methods.bert_lc.combine import combine as run
@@ -514,7 +512,7 @@ def combine(
     if split is not None:
         splits = PairSplits(name=splits.name, test=splits.split(split), notes=splits.notes)
     scored = workspace.unseen(splits, source.name).evaluation
-    with output_folder(workspace.folder, encoder, workspace.combined.name):  # fails before the search
+    with output_folder(workspace.folder, encoder, workspace.combined.name):  # fail before the search
         work: dict[str, Any] = {"settings": settings, "head": trained, "threads": hardware.threads or usable_cores()}
         report = run(encoder, scored, progress=progress_bar(), **work)
         report.write(workspace.combination_file)
@@ -527,5 +525,5 @@ def combine(
         save_encoder(lean, workspace.combined, model_card=report.card(lean, origin), origin=origin)
     say(f"Saved: {workspace.combined}")
     if lean.pooler is not None:
-        say("sentence-transformers loads it with trust_remote_code=True.")
+        say("sentence-transformers needs trust_remote_code=True to load it.")
     workspace.say_exported(workspace.combined)

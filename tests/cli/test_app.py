@@ -96,7 +96,7 @@ def test_an_interrupt_says_how_to_go_on():
     listen = "import os, signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
     done = run_with(f"{listen}; os.kill(os.getpid(), signal.SIGINT)")
     assert done.returncode == 130
-    assert done.stderr.strip() == "Interrupted; the same command continues from saved work, if any."
+    assert done.stderr.strip() == "Interrupted. Repeat the command to continue from saved work, if there is any."
 
 
 def test_an_interrupt_while_the_program_is_loaded_is_no_traceback():

@@ -151,7 +151,7 @@ distill m --texts raw.txt --blocks 2 --within 1 | two budgets
 distill m --texts raw.txt --blocks 9 | No lean model has 9 blocks
 distill m --texts raw.txt --layer 2 --blocks 2,3 | Block 3 comes after the target layer 2
 distill m --texts raw.txt --megabytes 0.001 | takes 0.0 megabytes
-distill m --texts raw.txt --query-weight 7 | --query-weight weighs queries
+distill m --texts raw.txt --query-weight 7 | --query-weight has no effect
 distill m --texts raw.txt --layer high | no layer 'high'
 distill m --texts blank.txt --blocks 1 | blank.txt is empty
 contrast m --data good.csv --objective in-batch | has no training data
@@ -200,8 +200,8 @@ evaluate m --suite transfer --data odd | Rename the column of texts to text
 evaluate m --suite retrieval --data data/mr.csv | Call the columns query and relevant.
 evaluate m --corpus more.txt | --corpus works only with --suite retrieval
 evaluate m --against full | --against works only with --mteb
-evaluate m --mteb STS12 --suite sts | --suite works only with your own sets
-evaluate m --mteb STS12 --data good.csv | --data works only with your own sets
+evaluate m --mteb STS12 --suite sts | --suite works only with your own data
+evaluate m --mteb STS12 --data good.csv | --data works only with your own data
 evaluate m --mteb STS12 --split dev | --split works only with your own pairs or queries
 encode raw.txt --model m --column body | no column 'body'
 encode gap.txt --model m | line 2: the line is empty
@@ -210,13 +210,13 @@ encode raw.txt --model m --out vectors.csv | does not end in .npy
 encode raw.txt --model m --out taken.npy | already exists
 export | Add --onnx
 export m --onnx --precision int4 | no export precision 'int4'
-export m --onnx --precision fp16 --target cpu | converted back and forth
+export m --onnx --precision fp16 --target cpu | converted to float32
 export m --onnx --precision int8 --target cuda | no kernels
 export m --onnx --budget 1 | --budget works only with --precision int8
 export m --onnx --data search --scale 0,5 | --scale works only with graded pairs
 bench | there is no lean model
 bench --layer 2 | --layer works only with --random-weights
-bench mini-bert --random-weights mini-bert | --random-weights stands for both models
+bench mini-bert --random-weights mini-bert | --random-weights makes both models
 bench mini-bert --batch-sizes many --data nowhere.csv | --batch-sizes 'many'
 bench mini-bert --lengths 16,900 | A length of 900 tokens does not fit
 bench --random-weights m/config.json --blocks 1 --layer 1 | are both given

@@ -70,7 +70,7 @@ def test_bench_compares_the_blocks_with_all_of_the_model(model, kept, tmp_path, 
     before = {path: path.read_bytes() for path in model.rglob("*") if path.is_file()}
     fast = ("--backends", "torch-fp32,onnx-fp32", "--batch-sizes", 1, "--lengths", 4, "--repeats", 1, "--threads", 1)
     out, err = run_both(capsys, "bench", model, "--blocks", "1,3", "--data", "pairs.csv", "--quick", *fast)
-    assert f"Compared with: all of {model}." in err
+    assert f"Compared with: all blocks of {model}." in err
     assert "lean: model, blocks 1, 3," in out.replace("\n", " ")
     report = BenchReport.read(tmp_path / "exported/bench.json")
     lean, full = report.models

@@ -49,7 +49,7 @@ def test_texts_that_are_cut_are_counted(workspace, capsys, runtime):
     (workspace / "texts.txt").write_text("\n".join(texts) + "\n")
     code, _, err = run(capsys, "encode", "texts.txt", "--runtime", runtime)
     assert code == 0, err
-    assert f"Cut: 2 of 4 texts had more than the {limit} tokens that this model takes." in err
+    assert f"Truncated: 2 of 4 texts were longer than the limit of {limit} tokens." in err
     assert "Cut:" not in run(capsys, "encode", "texts.txt", "--runtime", runtime)[2]  # nothing is encoded again
     _, out, _ = run(capsys, "encode", "texts.txt", "--runtime", runtime, "--out", "v.npy", "--json")
     assert json.loads(out)["num_cut"] == 2

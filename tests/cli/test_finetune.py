@@ -138,7 +138,7 @@ def test_priors_are_said_and_change_the_model(run, tiny_folder, single_file, mon
     assert code == 0, err
     assert "3 (full model)" in out  # the yardstick is not cut with the model that was adapted
     card = (single_file.parent / "exported/lean/README.md").read_text()
-    assert "masked words of pairs.csv at layer 2, but for the full model" in card
+    assert "masked words of pairs.csv at layer 2, except the full model" in card
 
 
 def test_a_retrieval_folder_chooses(run, single_file, tiny_folder, tmp_path, monkeypatch):

@@ -105,7 +105,7 @@ def test_a_hidden_table_is_told_of_once_and_shown_when_asked(capsys, terminal):
         table("Details", COLUMNS, ROWS, detail=True)
     assert capsys.readouterr() == (
         "",
-        "More rows, columns and tables: --verbose, or the page of truncate-kit report.\n",
+        "For all rows, columns and tables, add --verbose or see the page of truncate-kit report.\n",
     )
     terminal(80, verbose=True)
     table("Details", COLUMNS, ROWS, detail=True)

@@ -35,13 +35,13 @@ def test_what_needs_a_finished_model_takes_no_other(run, tmp_path, tiny_folder, 
     code, out, err = run(*command)
     assert (code, out) == (1, "")
     assert "Error: No model is named, and there is no lean model exported/lean." in err
-    assert "Hint: Name one, or make it with finetune, contrast, distill or cut." in err
+    assert "Hint: Name a model, or make one with finetune, contrast, distill or cut." in err
     # Neither what the last command read, nor a model of another kind: that one is named.
     assert run("analyze", tiny_folder("bert"), "--data", "pairs.csv")[0] == 0
     save_encoder(load_encoder(tiny_folder("bert")), tmp_path / "exported/combined")
     code, _, err = run(*command)
     assert code == 1
-    assert "Hint: Name exported/combined, or make it with" in err
+    assert "Hint: Name exported/combined, or make one with" in err
     assert not list(tmp_path.glob("**/*.onnx"))
     assert not list(tmp_path.glob("*.npy"))
 
@@ -88,7 +88,7 @@ def test_one_command_at_a_time_writes_into_a_workspace(run, tmp_path, tiny_folde
 def test_a_miniature_is_taken_only_where_nothing_is_given(run, tmp_path, command):
     code, out, err = run(*command)
     assert (code, out) == (1, "")
-    assert "Error: No model is named, and no command has worked on one in exported." in err
+    assert "Error: No model is named, and no earlier command in exported used a model." in err
     assert "mini-electra-discriminator" in err
     assert not (tmp_path / "exported").exists()
 
@@ -115,7 +115,7 @@ def test_a_cut_is_taken_up_and_gives_way_to_cuts_only(run, tmp_path, tiny_folder
     code, out, err = run("cut", tiny_folder("bert"), "--layer", 2)
     assert (code, out) == (1, "")
     assert "Error: exported/lean holds a model; a cut of " in err
-    assert "Hint: Name another folder with --workspace; to work on what" in err
+    assert "Hint: Name another folder with --workspace. To use the model in" in err
     assert "Layer 9 does not exist" in run("cut", tiny_folder("bert"), "--layer", 9, "--workspace", "other")[2]
     assert not (tmp_path / "other").exists()
 
