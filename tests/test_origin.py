@@ -71,9 +71,9 @@ METHODS = {
     "cut": (lambda encoder, out: cut(encoder, (1, 3), out=out), "lean", "{}, blocks 1, 3 of 3, not trained"),
     "finetune": (tune, "lean", "{}, layer 1 of 3, fine-tuned on pairs"),
     "distill": (distil, "lean", "{}, blocks 1, 3 of 3, distilled from raw text"),
-    "contrast": (contrast, "lean", "{}, layer 2 of 3, by contrast"),
+    "contrast": (contrast, "lean", "{}, layer 2 of 3, trained contrastively"),
     "freeze": (freeze, "frozen", "{}, heads on 2 of 3 frozen blocks"),
-    "copy": (lambda encoder, out: export_onnx(encoder, out / "lean"), "lean", "{}, as it was"),
+    "copy": (lambda encoder, out: export_onnx(encoder, out / "lean"), "lean", "{}, unchanged"),
 }
 
 

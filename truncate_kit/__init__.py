@@ -1,6 +1,6 @@
 """Truncate pretrained text encoders to their best layer or a few blocks; train, export and benchmark them.
 
-Names load on first use, so importing the package imports no torch.
+Names are imported on first use, so importing the package imports no torch.
 """
 
 import os

@@ -51,7 +51,7 @@ print(json.dumps(session.get_providers()))
 
 @dataclass(frozen=True, slots=True)
 class MachineCheck(Result):
-    """One check.
+    """Result of one check.
 
     Attributes:
         verdict: `problem`: a requested part cannot run; `warning`: a part could run better; `optional`: a part that
@@ -67,11 +67,11 @@ class MachineCheck(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis(Result):
-    """Requirements and check results. Raises `UsageError`.
+    """Requested parts and the results of all checks. Raises `UsageError`.
 
     Attributes:
         device: `cpu` or `cuda`, for torch and ONNX graphs.
-        extras: Required extras.
+        extras: Extras that must be installed.
         precision: fp16 and int8 need graphs; fp16 also needs CUDA unless `device` is `cpu`.
         runtime: `torch` or `onnx`; by default both.
     """
@@ -106,13 +106,13 @@ class Diagnosis(Result):
 
     @property
     def graphs(self) -> bool:
-        """Tell if graphs must run."""
+        """Tell if ONNX graphs must run."""
         in_graphs_only = self.precision is not None and self.precision not in TRAINING_PRECISIONS
         return self.runtime == "onnx" or in_graphs_only or (self.runtime is None and self.device is not None)
 
     @property
     def cuda_graphs(self) -> bool:
-        """Tell if graphs must run on CUDA."""
+        """Tell if ONNX graphs must run on CUDA."""
         return "gpu" in self.extras or (self.cuda and self.graphs)
 
 
@@ -123,7 +123,7 @@ def diagnose(
     precision: str | None = None,
     runtime: str | None = None,
 ) -> Diagnosis:
-    """Check what this machine can run, by default for every use. Takes some seconds."""
+    """Check what this machine can run, in some seconds; a requested part that cannot run is a problem."""
     asked = Diagnosis(device=device, extras=extras, precision=precision, runtime=runtime)
     checks = [MachineCheck("Python", platform.python_version()), *_check_packages(asked), *_check_onnxruntime(asked)]
     try:
@@ -214,13 +214,13 @@ def start_provider(name: str) -> str:
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     except (OSError, subprocess.TimeoutExpired) as error:
-        return f"its process did not end: {error}"
+        return f"its test process failed: {error}"
     # The runtime may print to stdout too; the last line is the answer.
     if done.returncode == 0 and name in json.loads(done.stdout.splitlines()[-1]):
         return ""
     errors = re.sub(r"\x1b\[[\d;]*m", "", done.stderr).strip()  # the runtime colours its log
     found = re.search(" with error: (.+)", errors) or re.search(r"(.+)\Z", errors)
-    return harmless(found[1] if found else f"its process ended with {done.returncode}").rstrip(". ")
+    return harmless(found[1] if found else f"its test process ended with exit code {done.returncode}").rstrip(". ")
 
 
 def torch_on_gpu() -> tuple[str, str]:
@@ -250,7 +250,7 @@ def _check_machine(asked: Diagnosis) -> Iterator[MachineCheck]:
     bf16, int8 = hardware.bf16_instructions(torch.device("cpu")), hardware.int8_instructions()
     fits, needed = bf16 or asked.cuda, asked.precision == "bf16"
     yield _unless(fits, "bf16 instructions", bf16 or "none", needed, "warning", 'Use `precision="fp32"`')
-    hint = "Export int8 as usual: its weights get 7 bits here, which cannot overflow"
+    hint = "Export int8 as usual: on this machine, weights get 7 bits, so that products cannot overflow"
     yield _unless(int8 or asked.cuda, "VNNI", int8 or "none", False, "warning", hint)
     threads, wanted = torch.get_num_threads(), os.environ.get("OMP_NUM_THREADS")
     fits = threads <= usable and (wanted is None or threads >= usable // 2)

@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any, TypeVar
 
 Name = TypeVar("Name", bound=str)
-# Terminal controls except line feeds, other line ends, direction marks, surrogates.
+# Terminal controls (except the line feed), unusual line ends, direction marks, surrogates.
 _CONTROLS = re.compile("[\x00-\x09\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -40,7 +40,7 @@ class DeviceError(TruncateKitError, RuntimeError):
 
 
 class DivergedError(TruncateKitError, ArithmeticError):
-    """A loss is no longer a number."""
+    """Training diverged to NaN or infinity."""
 
 
 class FileProblemError(TruncateKitError, OSError):
@@ -63,7 +63,7 @@ class LayerOutOfRangeError(ModelError):
 
 
 class LayerNotHeldError(ModelError):
-    """A truncated model cannot be reloaded exactly at this layer."""
+    """A model cut at this layer could not be reloaded exactly."""
 
 
 class DataError(TruncateKitError, ValueError):
@@ -74,7 +74,7 @@ class DataError(TruncateKitError, ValueError):
 
 
 def known_name(kind: str, name: object, known: Collection[Name]) -> Name:
-    """Return the known name that equals `name`. Raises `UsageError`."""
+    """Return a name if it is known. Raises `UsageError`."""
     for one in known:
         if one == name:
             return one
@@ -91,7 +91,7 @@ def too_few_texts(count: int, *, needed: int = 4) -> DataError:
     """Return the error for fewer texts than needed."""
     return DataError(
         f"{count:,} distinct texts are too few: this estimate needs at least {needed}.",
-        hint=f"Give at least {needed} distinct texts; some hundred make the estimate steady.",
+        hint=f"Give at least {needed} distinct texts; a few hundred make the estimate stable.",
     )
 
 
@@ -104,7 +104,7 @@ def not_finite(layers: list[int]) -> ModelError:
 
 
 def undefined_cka(layers: list[int], side: str, reason: str) -> DataError:
-    """Return the error for layers whose states are all equal or all equally far apart."""
+    """Return the error for layers at which all states are equal, or equally far apart."""
     return DataError(
         f"CKA is not defined at layer {', '.join(map(str, layers))} of {side}: {reason}.",
         hint="Use more texts, or mean pooling: with CLS pooling layer 0 is the same for every text.",
@@ -158,11 +158,14 @@ def harmless_json(text: str) -> str:
 
 
 def longer_texts(name: str, long: int, learned: int) -> tuple[str, ...]:
-    """Warn if texts exceed the training texts by over 25 %; 95th percentiles of their lengths in tokens."""
+    """Return a warning if texts are over 25 % longer than the training texts.
+
+    long, learned: 95th percentiles of their lengths in tokens.
+    """
     if long <= 1.25 * learned:
         return ()
-    note = f"The texts of {name} are longer than the training texts: 95 of 100 have up to {long} tokens"
-    return (f"{note}, and up to {learned} there. Train on texts as long as those to be served.",)
+    note = f"The texts of {name} are longer than the training texts: 95 % have up to {long} tokens"
+    return (f"{note}, compared with {learned} in training. Train on texts as long as those to be encoded.",)
 
 
 # Libraries
@@ -188,7 +191,7 @@ def require(module: str, *, extra: str) -> ModuleType:
 
 @contextmanager
 def errors_only(*packages: str) -> Iterator[None]:
-    """Silence warnings of these loggers."""
+    """Silence warnings of these packages in the block."""
     levels = {log: log.level for log in map(logging.getLogger, packages)}
     for log in levels:
         log.setLevel(logging.ERROR)

@@ -33,7 +33,7 @@ _UNFINISHED, _LOCK, _TEMPORARY, _REPLACED = ".unfinished", ".lock", ".tmp", "rep
 
 
 def local_path(name: str | Path) -> Path:
-    """Expand "~" and "~user" of existing users."""
+    """Expand "~" and, for existing users, "~user"."""
     try:
         return Path(name).expanduser()
     except RuntimeError:
@@ -51,7 +51,7 @@ def is_there(path: str | Path) -> bool:
 
 
 def name_without_folders(name: str) -> str:
-    """Return the last part of a local path, to keep folders private."""
+    """Return the last part of a local path, to keep its folders private."""
     path = local_path(name)
     return real_path(path).name if path.is_absolute() or is_there(path) else name
 
@@ -117,7 +117,7 @@ def _temporary(path: Path) -> Iterator[Path]:
 
 
 def remove_leftovers(folder: Path, name: str = "") -> None:
-    """Remove temporary files of killed processes, only for `name` if given; restore moved folders."""
+    """Remove temporary folders of killed processes, only for `name` if given; restore replaced folders."""
     wanted = rf"{re.escape(name)}(?:\..*)?" if name else ".*"
     ours = re.compile(rf"\.({wanted})\.[a-z0-9_]{{8}}{re.escape(_TEMPORARY)}")
     with contextlib.suppress(OSError):  # missing folder
@@ -178,7 +178,7 @@ def read_json(path: Path) -> Any:
 
 
 def digest_of(file: Path) -> str:
-    """Return the SHA-256 of a file, cached while it is unchanged."""
+    """Return the SHA-256 of a file, cached until the file changes."""
     status = file.stat()
     return _digest_as_of(file.resolve(), status.st_ino, status.st_size, (status.st_mtime_ns, status.st_ctime_ns))
 
@@ -194,7 +194,7 @@ def _digest_as_of(file: Path, inode: int, size: int, changed: tuple[int, int]) -
 
 @contextlib.contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
-    """Lock `folder`; if the block fails, remove new empty folders. Raises `FileProblemError` if locked."""
+    """Lock `folder` in the block; if that fails, remove new empty folders. Raises `FileProblemError` if locked."""
     with contextlib.ExitStack() as held:
         try:
             held.enter_context(_made(folder))
@@ -219,7 +219,7 @@ def run_lock(folder: Path) -> Iterator[None]:
 def unfinished(folder: Path, *, shared: bool = False) -> Iterator[None]:
     """Mark `folder` as unfinished until the block ends or rejects its input.
 
-    shared: Other settings use this folder too, so keep the mark if training diverges.
+    shared: Runs with other settings use it too, so keep the mark if training diverges.
     """
     refused = (UsageError, DataError, ModelError, *([] if shared else [DivergedError]))
     mark = mark_unfinished(folder)

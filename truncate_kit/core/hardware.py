@@ -35,7 +35,7 @@ _LACK_OF_MEMORY = (
     "DefaultCPUAllocator", "Failed to allocate memory", "CUDA error: out of memory", "failure 2: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "bad_alloc", "could not create a memory",
 )  # fmt: skip
-_ONEDNN = "could not create a primitive"  # the whole message; other problems have longer ones
+_ONEDNN = "could not create a primitive"  # alone, it means lack of memory
 QUIET = 0.1
 """Processor share that other processes may use without a note."""
 
@@ -43,13 +43,13 @@ QUIET = 0.1
 def instructions() -> frozenset[str]:
     """Return the processor's instruction sets by Linux name, such as `avx512_vnni`.
 
-    For tests, the comma-separated TRUNCATE_KIT_INSTRUCTIONS overrides them.
+    For tests, the environment variable TRUNCATE_KIT_INSTRUCTIONS (comma-separated) overrides them.
     """
     fields = _cpuinfo()
     return _parts(os.environ.get(INSTRUCTIONS, fields.get("flags", fields.get("features", ""))))
 
 
-@cache  # asked for by every linear layer in training
+@cache  # every linear layer calls it in training
 def _parts(names: str) -> frozenset[str]:
     return frozenset(names.replace(",", " ").split())
 
@@ -75,12 +75,12 @@ def has_avx512() -> bool:
 
 
 def multiplies_narrow() -> bool:
-    """Tell if int8 products accumulate in 16 bits (x86), which overflows unless weights have 7 bits."""
+    """Tell if int8 products accumulate in 16 bits (x86 without VNNI), which overflow unless weights have 7 bits."""
     return platform.machine().lower() in ("x86_64", "amd64", "i686") and int8_instructions() is None
 
 
 def select_device(name: str | None) -> "torch.device":
-    """Return the device `cpu` (default) or `cuda[:i]`. Raises `UsageError`, `DeviceError`."""
+    """Return the torch device `cpu` (default) or `cuda[:i]`. Raises `UsageError`, `DeviceError`."""
     import torch
 
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name or "cpu"):
@@ -124,7 +124,7 @@ def usable_cores() -> int:
 
 
 def check_threads(threads: int | None, name: str = "threads") -> Any:
-    """Check a number of threads or processes. Raises `UsageError`."""
+    """Return a checked number of threads or processes. Raises `UsageError`."""
     return check_number(name, threads, Bounds(1, max(_MOST_THREADS, 4 * (os.cpu_count() or 1))))
 
 
@@ -164,7 +164,7 @@ class PrecisionRow:
     """Training, export and figure settings of one precision."""
 
     trains: bool = False
-    # Torch dtype of weights and products, if fast.
+    # Torch dtype of weights and products; unset: not in torch.
     weights: str | None = "float32"
     products: Literal["highest", "high"] = "highest"  # of float32 matrices; `high` is TF32
     cuda_only: bool = False
@@ -180,23 +180,23 @@ class PrecisionRow:
     color: str  # in figures, from Okabe and Ito's colour-blind palette
 
 
-# Names of transformers.js and the hub.
+# Graph names of transformers.js and the hub.
 PRECISIONS: dict[Precision, PrecisionRow] = {
     "fp32": PrecisionRow(trains=True, graph_file="model.onnx", preference={"cpu": 0, "cuda": 1}, vector_limit=1e-4,
                          score_limit=0.01, color="#0072B2"),
     "tf32": PrecisionRow(products="high", cuda_only=True, color="#56B4E9"),
     "bf16": PrecisionRow(trains=True, weights="bfloat16", color="#009E73"),
     "fp16": PrecisionRow(weights="float16", cuda_only=True, graph_file="model_fp16.onnx", preference={"cuda": 0},
-                         elsewhere="on the CPU its numbers are converted back and forth, which takes longer",
+                         elsewhere="on the CPU, float16 is converted to float32 and back, which takes longer",
                          vector_limit=2e-2, score_limit=0.1, color="#D55E00"),
     "int8": PrecisionRow(weights=None, graph_file="model_int8.onnx", preference={"cpu": 1},
-                         elsewhere="ONNX Runtime has no kernels on CUDA for it, and its nodes would run on the CPU",
+                         elsewhere="ONNX Runtime has no int8 kernels on CUDA, so its nodes would run on the CPU",
                          runs_elsewhere=False, color="#CC79A7"),
 }  # fmt: skip
 TRAINING_PRECISIONS = tuple(name for name, row in PRECISIONS.items() if row.trains)
 GRAPH_FILES = {name: row.graph_file for name, row in PRECISIONS.items() if row.graph_file is not None}
 EXPORT_RECORD = "export.json"
-"""Record in the graphs' folder."""
+"""Record of the export, in the graphs' folder."""
 
 
 def precisions_for(device: str) -> list[Precision]:
@@ -239,7 +239,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def in_halves(compute: Callable[[Sequence[Item]], Made], batch: Sequence[Item]) -> Iterator[Made]:
-    """Yield the results of a batch, halved until each part fits in memory."""
+    """Yield the results of a batch's parts, halved until each fits in memory."""
     try:
         made = compute(batch)
     except Exception as error:
@@ -256,18 +256,18 @@ def in_halves(compute: Callable[[Sequence[Item]], Made], batch: Sequence[Item]) 
 
 
 def give_back() -> None:
-    """Return freed memory to the system; the C library keeps fragments."""
+    """Return freed memory, which the C library keeps, to the system."""
     with contextlib.suppress(AttributeError, OSError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 @cache
 def say_halved(size: int, half: int) -> None:
-    """Warn once for each batch size."""
+    """Warn once for each halved batch size."""
     _logger.warning("Out of memory for a batch of %d: using parts of %d.", size, half)
 
 
-# Others
+# Other processes and packages
 
 
 def watch_processor() -> Callable[[], float | None]:
@@ -285,7 +285,7 @@ def watch_processor() -> Callable[[], float | None]:
 
 
 def _processor_seconds() -> tuple[float, float, float] | None:
-    """Return seconds: wall clock, this process, all busy cores."""
+    """Return seconds of the wall clock, and CPU seconds of this and of all processes."""
     try:
         fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
     except OSError:

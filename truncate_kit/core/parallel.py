@@ -35,7 +35,7 @@ from truncate_kit.core.results import Bounds, check_number
 TERMINATED = 128 + signal.SIGTERM  # exit code of a terminated worker
 STEPS_INTERVAL = 0.2  # seconds between messages about steps
 REACHED_WITHIN = 10.0  # seconds to reach a cluster; Ray would try for minutes
-AHEAD = 2  # tasks queued per slot, so that no machine waits
+AHEAD = 2  # tasks queued per slot, so that machines do not wait
 RETRIES = 3  # of a task if its process or machine dies
 
 
@@ -61,7 +61,7 @@ class Processes(Engine):
             select_device(f"cuda:{count - 1}")  # one GPU for each process
             self._devices = [f"cuda:{place}" for place in range(count)]
         self._threads = threads or max(1, torch.get_num_threads() // count)
-        # The server has only imported this module: forks start fast, before any use of CUDA or OpenMP.
+        # Workers fork fast: the server has imported only this module, and not used CUDA or OpenMP.
         self._context = multiprocessing.get_context("forkserver")
         self._context.set_forkserver_preload([__name__])
         self._pool: ProcessPoolExecutor | None = None
@@ -71,22 +71,22 @@ class Processes(Engine):
         self._stop()
 
     def run(self, work: Work[Task, Done], tasks: Iterable[Task], send: Send) -> Iterator[tuple[Task, Done]]:
-        """Yield each task with its result, as they finish."""
+        """Yield each finished task with its result."""
         pool, running = self._started(work), dict[Future[Any], Task]()
         messages = self._messages
 
-        def said() -> Iterator[Any]:
+        def received() -> Iterator[Any]:
             return (messages.get() for _ in iter(messages.empty, True))
 
         try:
             yield from _finished(
-                tasks, running, lambda task: pool.submit(_in_process, task), lambda: self._count, said, send
+                tasks, running, lambda task: pool.submit(_in_process, task), lambda: self._count, received, send
             )
         except BrokenProcessPool as error:
             self._stop()
             raise DeviceError(
                 "A worker process died, perhaps for lack of memory.",
-                hint="Use fewer workers or a smaller `batch_size`; starting again continues.",
+                hint="Use fewer workers or a smaller `batch_size`. Repeat the command to continue.",
             ) from error
         finally:
             if running:
@@ -126,14 +126,15 @@ class RayCluster(Engine):
     Raises:
         UsageError: A number is out of bounds.
         MissingExtraError: Ray is not installed.
-        DeviceError: No cluster answers, or none of its machines suffices.
+        DeviceError: No cluster answers, or its machines are too small.
     """
 
     def __init__(self, address: str = "auto", *, gpus: float = 0.0, cpus: int = 1) -> None:
         gpus = check_number("gpus", gpus, Bounds(0, 10_000, whole=False))
         if gpus > 1 and gpus != int(gpus):
             raise UsageError(f"A task cannot use {gpus:g} GPUs.", hint="Use a fraction such as 0.5, or 1, 2, …")
-        if not re.fullmatch(r"auto|[^/\s]+:\d+", address):  # Ray's client gets no messages of running tasks
+        # Ray's client (ray://) gets no messages of running tasks.
+        if not re.fullmatch(r"auto|[^/\s]+:\d+", address):
             raise UsageError(f"{address!r} is not a Ray cluster address.", hint="Use auto, or HOST:PORT of its head.")
         self._address, self._gpus, self._cpus = address, gpus, check_number("cpus", cpus, Bounds(1, 10_000))
         self._ray: ModuleType | None = None
@@ -154,29 +155,29 @@ class RayCluster(Engine):
         self._ray, self._opened = None, False
 
     def run(self, work: Work[Task, Done], tasks: Iterable[Task], send: Send) -> Iterator[tuple[Task, Done]]:
-        """Yield each task with its result, as they finish."""
+        """Yield each finished task with its result."""
         ray = self._ray or self._connect()
         if work is not self._work:
             # In a list: Ray would fetch a bare reference for every task.
             self._work, self._parcel = work, (uuid.uuid4().hex, [ray.put(_packed(work))])
         remote = ray.remote(num_cpus=self._cpus, num_gpus=self._gpus, max_retries=RETRIES)(_on_cluster)
         messages, running = self._messages, dict[Any, Task]()
-        more = (*self._parcel, "cuda" if self._gpus else "cpu", self._cpus, messages)
+        shared = (*self._parcel, "cuda" if self._gpus else "cpu", self._cpus, messages)
 
         def submit(task: Task) -> Future[Any]:
-            future: Future[Any] = remote.remote(task, *more).future()
+            future: Future[Any] = remote.remote(task, *shared).future()
             return future
 
-        def said() -> Iterable[Any]:
+        def received() -> Iterable[Any]:
             return messages.get_nowait_batch(messages.qsize())  # type: ignore[no-any-return]  # a list
 
         try:
-            yield from _finished(tasks, running, submit, lambda: AHEAD * self._slots(ray), said, send)
+            yield from _finished(tasks, running, submit, lambda: AHEAD * self._slots(ray), received, send)
         except ray.exceptions.RayError as error:
             raise DeviceError(
                 f"The Ray cluster cannot run the tasks: {type(error).__name__}: {first_line(error)}.",
                 hint="Install the same truncate-kit, torch and transformers on all of its machines; see `ray status`. "
-                "Starting again continues.",
+                "Repeat the command to continue.",
             ) from error
         finally:
             for future in running:
@@ -232,10 +233,10 @@ def _finished(
     running: dict[Future[Any], Task],
     submit: Callable[[Task], Future[Any]],
     slots: Callable[[], int],
-    said: Callable[[], Iterable[Any]],
+    received: Callable[[], Iterable[Any]],
     send: Send,
 ) -> Iterator[tuple[Task, Any]]:
-    """Yield tasks as they finish; fill `running` up to the slots, which change as machines come and go."""
+    """Yield finished tasks with their results; submit tasks while fewer than `slots()` are running."""
     tasks = iter(tasks)
     while True:
         for task in islice(tasks, max(0, slots() - len(running))):
@@ -243,7 +244,7 @@ def _finished(
         if not running:
             return
         done, _ = wait(running, timeout=STEPS_INTERVAL, return_when=FIRST_COMPLETED)
-        for message in said():
+        for message in received():
             if isinstance(message, logging.LogRecord):
                 logging.getLogger(message.name).handle(message)
             else:
@@ -300,13 +301,13 @@ def _on_cluster(task: Any, key: str, references: list[Any], *more: Any) -> tuple
 def _perform(
     task: Any, key: str, packed: Callable[[], bytes], device: str, threads: int, messages: Any
 ) -> tuple[Any, Any]:
-    """Return the result and the error of a task; the work called `key` is unpacked once."""
+    """Return a task's result and error; unpack the work only if its `key` is new."""
     torch.set_num_threads(threads)
     send, logger = _throttled(messages.put), logging.getLogger("truncate_kit")
     logger.addHandler(handler := logging.handlers.QueueHandler(SimpleNamespace(put_nowait=send)))
     try:
         if _worker.key != key:
-            # Its bytes come from our own process.
+            # Unpickling is safe: the bytes come from our own process.
             _worker.work = torch.load(io.BytesIO(packed()), map_location="cpu", weights_only=False)
             _worker.work.move(device)
             _worker.key = key
@@ -318,7 +319,7 @@ def _perform(
 
 
 def _throttled(send: Send) -> Send:
-    """Send at most one step message per `STEPS_INTERVAL`, and always the last."""
+    """Return a function that sends at most one step message per `STEPS_INTERVAL`, and always the last."""
     last = 0.0
 
     def send_some(message: Any) -> None:
@@ -334,7 +335,7 @@ def _throttled(send: Send) -> Send:
 
 
 def _portable(error: Exception) -> Exception:
-    """Add the worker's traceback; replace an error that cannot be unpickled."""
+    """Add the worker's traceback; replace an error that cannot be pickled."""
     error.add_note("In a worker:\n" + "".join(traceback.format_exception(error)))
     try:
         pickle.loads(pickle.dumps(error))

@@ -1,4 +1,4 @@
-"""Run tasks one by one, and report progress to callbacks or bars."""
+"""Run tasks one after another, and report progress to callbacks or bars."""
 
 import logging
 import math
@@ -13,20 +13,20 @@ from urllib.parse import quote
 from truncate_kit.core.errors import counted, harmless, lasting, require
 
 _logger = logging.getLogger(__name__)
-# Without a terminal, seconds: before a task's first line, between lines, least time left for a line.
+# Seconds, without a terminal: before a task's first line, between lines, least remaining time for a line.
 TELL_AFTER, TELL_EVERY, TELL_LEFT = 2.0, 60.0, 5.0
 
 _ALL = "all trials"  # the bar above those of single trials
 
 Progress = Callable[[str, int, int], None]
-"""Called with task, steps done and total steps; the task ends when all steps are done."""
+"""Called with task name, steps done and total steps; the task ends when all steps are done."""
 
 Task = TypeVar("Task", bound=Hashable)
 Done = TypeVar("Done")
 TaskIn = TypeVar("TaskIn", contravariant=True)
 DoneOut = TypeVar("DoneOut", covariant=True)
 Send = Callable[[Any], None]
-"""Takes a message of a running task, such as its steps: name, done and total."""
+"""Called with a message of a running task, such as (name, steps done, all steps)."""
 
 
 class Work(Protocol[TaskIn, DoneOut]):
@@ -40,7 +40,7 @@ class Work(Protocol[TaskIn, DoneOut]):
 
 
 class Engine:
-    """Runs tasks in this process, within its `with` block."""
+    """Runs tasks one after another in this process, in a `with` block."""
 
     def __enter__(self) -> Self:
         return self
@@ -49,25 +49,25 @@ class Engine:
         pass
 
     def run(self, work: Work[Task, Done], tasks: Iterable[Task], send: Send) -> Iterator[tuple[Task, Done]]:
-        """Yield tasks with results as they finish; tasks are drawn as workers become free.
+        """Yield each finished task with its result; take the next task when a worker is free.
 
-        Raises a task's errors, and `DeviceError` if a worker dies. Leaving the iterator stops running tasks.
+        Raises a task's errors, and `DeviceError` if a worker dies. Closing the iterator stops running tasks.
         """
         for task in tasks:
             yield task, work.perform(task, send)
 
 
 class TrialEvent(NamedTuple):
-    """An epoch of a trial is done, or the trial is complete or paused."""
+    """Event of a trial: an epoch is done, or the trial is finished or paused (`stopped`)."""
 
     kind: Literal["epoch", "finished", "stopped"]
     layer: int
     seed: int
     epochs: int  # planned
     done: int = 0
-    dev: float = math.nan  # points, of this epoch; the best one at the end
+    dev: float = math.nan  # points, of this epoch; at the end, of the best epoch
     loss: float = math.nan  # mean of this epoch
-    test: float | None = None  # points, of the best epoch, unless searching
+    test: float | None = None  # points, of the best epoch; unset while searching
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -93,37 +93,37 @@ class TrialWatcher:
     """Called for the steps of trials and other work."""
 
     def part(self, name: str) -> None:
-        """Begin a part of a study: a model on a task."""
+        """Begin a part of a study: one model on one task."""
         _logger.info("%s:", name)
 
     def planned(self, costs: Mapping[str, int]) -> None:
-        """Expect these trials; `costs` maps task name to share of the work."""
+        """Expect these trials; `costs` maps task name to relative cost."""
 
     def trial(self, event: TrialEvent) -> None:
-        """Log a trial."""
+        """Log an event of a trial."""
         _logger.info("%s", event)
 
 
 def announce(progress: Progress, sentence: str) -> None:
-    """Write a sentence with `progress.say`, or to the log."""
+    """Write a sentence with `progress.say`, if it exists, or to the log."""
     getattr(progress, "say", _logger.info)(sentence)
 
 
 ProgressOption = Progress | bool
-"""True draws bars, False is silent, anything else is called."""
+"""True draws bars, False is silent; a function is called with the steps."""
 WatchOption = TrialWatcher | ProgressOption
 """A `ProgressOption`, or a `TrialWatcher`."""
 
 
 def reporter(progress: ProgressOption) -> Progress:
-    """Convert the option to a callable."""
+    """Convert a `ProgressOption` to a function."""
     if isinstance(progress, bool):
         return Bars() if progress else silent
     return progress
 
 
 def watcher_of(progress: WatchOption) -> TrialWatcher:
-    """Convert the option to a watcher of trials."""
+    """Convert a `WatchOption` to a `TrialWatcher`."""
     if isinstance(progress, TrialWatcher):
         return progress
     if progress is True:
@@ -137,7 +137,7 @@ class Bars(TrialWatcher):
     """Draws a bar for each running task, and one for all planned trials.
 
     Args:
-        say: Takes a line for each finished trial; by default the log at INFO.
+        say: Takes each line, such as the score of a finished trial; by default the log at INFO.
         beside: Second watcher of the same trials.
     """
 
@@ -151,7 +151,7 @@ class Bars(TrialWatcher):
         self.progress = self
 
     def __call__(self, task: str, done: int, total: int) -> None:
-        """Draw the steps of a task."""
+        """Update the task's bar and, for a planned trial, the bar of all trials."""
         if task in self._costs:
             self._shares[task] = done / total
             made = sum(self._costs[name] * share for name, share in self._shares.items())
@@ -184,13 +184,13 @@ class Bars(TrialWatcher):
         self.say(f"{name}:")
 
     def planned(self, costs: Mapping[str, int]) -> None:
-        """Begin the bar of all trials."""
+        """Prepare the bar of all trials, if there are several."""
         if _ALL in self._bars:  # of a part that was stopped
             self._bars.pop(_ALL)[0].close()
         self._costs, self._shares = costs if len(costs) > 1 else {}, {}
 
     def trial(self, event: TrialEvent) -> None:
-        """Write the result of a trial."""
+        """Write the score of a finished or paused trial; log the score of an epoch."""
         if self._beside:
             self._beside.trial(event)
         if event not in self._said:
@@ -210,7 +210,7 @@ def _bar(task: str, done: int, total: int) -> Any:
 
 
 class TensorboardLog(TrialWatcher):
-    """Writes loss, dev and final scores in points. Raises `MissingExtraError`."""
+    """Writes losses and scores of trials (in points) for TensorBoard. Raises `MissingExtraError`."""
 
     def __init__(self, folder: Path) -> None:
         require("tensorboard", extra="tensorboard")
@@ -225,7 +225,7 @@ class TensorboardLog(TrialWatcher):
             writer.close()
 
     def part(self, name: str) -> None:
-        """Begin a folder for the part."""
+        """Write this part's trials to its own folder."""
         self._folder = self._home / quote(name, safe=" ,")  # distinct and inside the folder
 
     def trial(self, event: TrialEvent) -> None:

@@ -1,4 +1,4 @@
-"""Settings and results: frozen dataclasses with options and checks, sealed JSON files, and the journal of runs."""
+"""Settings and results: frozen dataclasses with options and checks, JSON files with digests, and journals of runs."""
 
 import dataclasses
 import fcntl
@@ -21,13 +21,13 @@ from truncate_kit.core.files import local_path, write_text
 
 VERSION = "0.1.0"
 FORMAT = 2
-"""Version of all JSON files; others are refused."""
+"""Format version of all JSON files; others are refused."""
 DRAWERS: dict[str, str] = {}
-"""Functions that show results: purpose to `module:function`."""
+"""Functions that show results, as `module:function`, by purpose."""
 RECORDS_FILE = "trials.jsonl"
-"""Records of all runs in a workspace."""
+"""Journal with the records of a folder's runs."""
 Amounts = tuple[tuple[object, ...], tuple[int, ...]]
-"""Key of a measurement, such as its data set, and amounts, such as rows."""
+"""A measurement's key, such as the data set, and amounts, such as the number of rows."""
 _logger = logging.getLogger(__name__)
 
 
@@ -59,11 +59,11 @@ class Result:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """Invert `to_dict`; unknown fields are ignored. Raises ValueError."""
+        """Create a result from `to_dict` values; unknown fields are ignored. Raises ValueError."""
         from pydantic import ValidationError
 
         try:
-            # In JSON tuples are lists.
+            # Only from JSON does pydantic accept lists as tuples.
             made: Self = _adapter(cls).validate_json(json.dumps(values))  # type: ignore[arg-type]  # classes are hashable
         except ValidationError as error:
             first = error.errors()[0]
@@ -79,12 +79,12 @@ class Result:
         write_text(local_path(path), self.sealed_text())
 
     def sealed_text(self) -> str:
-        """Return the sealed JSON."""
+        """Return the JSON with version and digest (`sealed`)."""
         return json.dumps(sealed(self.to_dict()), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Read a sealed file. Raises `FileProblemError` (format), ValueError (damage), OSError."""
+        """Read a file of `write`. Raises `FileProblemError` for another format, ValueError if damaged, OSError."""
         try:
             values = json.loads(local_path(path).read_text(encoding="utf-8"))
         except RecursionError as error:
@@ -105,11 +105,11 @@ class Result:
             return None
 
     def amounts(self) -> Iterator[Amounts]:
-        """Yield each measurement once."""
+        """Yield key and amounts of each measurement."""
         yield from ()
 
     def covers(self, other: Self) -> bool:
-        """Tell if this result has at least the amounts of `other`."""
+        """Tell if this result has all measurements of `other`, in no smaller amounts."""
         ours = dict(self.amounts())
         return all(
             key in ours and all(mine >= theirs for mine, theirs in zip(ours[key], amounts, strict=True))
@@ -125,7 +125,7 @@ def _adapter(kind: Any) -> Any:
 
 
 def json_schema(name: str, kinds: Sequence[type[Result]]) -> dict[str, Any]:
-    """Return the JSON Schema of `--json`: one of `kinds`, and the format version."""
+    """Return the JSON Schema of `--json`: a result of one of `kinds`, and the format version."""
     from pydantic import TypeAdapter
 
     inputs: Any = [(kind, "serialization", _adapter(kind)) for kind in kinds]  # type: ignore[arg-type]  # as above
@@ -142,7 +142,7 @@ def json_schema(name: str, kinds: Sequence[type[Result]]) -> dict[str, Any]:
 
 
 def drawn(purpose: str, *parts: Any) -> str:
-    """Call the drawer of a purpose."""
+    """Return the text that the drawer of this purpose makes."""
     return str(pkgutil.resolve_name(DRAWERS[purpose])(*parts))
 
 
@@ -152,25 +152,25 @@ def digest_of_values(values: dict[str, Any]) -> str:
 
 
 def sealed(values: dict[str, Any]) -> dict[str, Any]:
-    """Add the format version and a digest."""
+    """Add the format version and a digest of the values."""
     versioned = {"format": FORMAT} | values
     return versioned | {"digest": digest_of_values(versioned)}
 
 
 def unsealed(values: Any, path: Path) -> dict[str, Any]:
-    """Invert `sealed`. Raises `FileProblemError` for another format, ValueError for damage."""
+    """Check and remove version and digest. Raises `FileProblemError` for another format, ValueError for damage."""
     if not isinstance(values, dict) or "format" not in values:
         raise ValueError(f"{path} is not a sealed result")
     check_format(values["format"], path)
     digest = values.pop("digest", None)
     if digest != digest_of_values(values):
-        raise ValueError(f"{path} was changed after it was written, or printed by a command: its digest does not match")
+        raise ValueError(f"{path} was changed after it was written, or printed by --json: its digest does not match")
     del values["format"]
     return values
 
 
 def check_format(version: Any, path: Path) -> None:
-    """Raise `FileProblemError` for another format."""
+    """Raise `FileProblemError` for another format version."""
     if version != FORMAT:
         raise FileProblemError(
             f"{path} was written by another version of truncate-kit (format {version}; this one reads {FORMAT}).",
@@ -199,7 +199,7 @@ def file_for(report: Result, path: Path) -> Path:
 
 
 def read_records(journal: Path) -> tuple[list[dict[str, Any]], int]:
-    """Return all whole records of a journal, and the number of damaged lines.
+    """Return all intact records of a journal, and the number of damaged lines.
 
     Each line is JSON with a checksum. An unfinished last line is ignored. Raises `FileProblemError`.
     """
@@ -214,7 +214,7 @@ def read_records(journal: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def append_records(journal: Path, *records: dict[str, Any]) -> None:
-    """Append records and flush; safe for several processes. Raises `FileProblemError`."""
+    """Append records and flush; several processes may do so at once. Raises `FileProblemError`."""
     lines = [_bytes_of(values | {"crc32": zlib.crc32(_bytes_of(values))}) + b"\n" for values in records]
     try:
         journal.parent.mkdir(parents=True, exist_ok=True)
@@ -248,7 +248,7 @@ DATA, LAYERS, TRAINING, MACHINE, RESULTS = "Data", "Layers", "Training", "Machin
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A range; `above` and `below` exclude the ends."""
+    """A range of numbers; `above` excludes `least`, `below` excludes `most`."""
 
     least: float
     most: float
@@ -299,12 +299,12 @@ def setting(
 
     Args:
         value: The default.
-        help: Option help; an empty text defines no option.
+        help: Option help; without it, the field has no option.
         panel: Help panel.
         bounds: Bounds of the number, or of each number in a tuple.
         choices: Allowed names.
-        option: Differences of the option: `name`, `kind` (input type), `parse` (input to value), `default` (as input),
-            arguments of `typer.Option`.
+        option: How the option differs from the field: `name`, `kind` (input type), `parse` (input to value),
+            `default` (as input), arguments of `typer.Option`.
     """
     metadata = {"help": help, "panel": panel, "bounds": bounds, "choices": choices, "option": option}
     return dataclasses.field(default=value, metadata=metadata)
@@ -317,7 +317,7 @@ def seeds_setting(default: tuple[int, ...], help: str) -> Any:
 
 
 def check_settings(settings: Any) -> None:
-    """Check each field and normalise numbers and tuples. Raises `UsageError`."""
+    """Check each field, and convert its value to int, float or tuple. Raises `UsageError`."""
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         bounds, choices = field.metadata.get("bounds"), field.metadata.get("choices", ())
@@ -335,7 +335,7 @@ def check_settings(settings: Any) -> None:
 
 
 def check_number(name: str, value: Any, allowed: Bounds) -> Any:
-    """Return the checked value as int or float. Raises `UsageError`."""
+    """Return the checked value, as int or float. Raises `UsageError`."""
     if value is None:
         return None
     if not allowed.holds(value):
@@ -388,7 +388,7 @@ def listed_texts(texts: Iterable[str]) -> list[str]:
 
 
 def shown(value: Any) -> str:
-    """Shorten a value for a message."""
+    """Return the repr of a value, shortened for a message."""
     text = repr(value)
     return text if len(text) <= 24 else f"{text[:24]}…"
 
@@ -397,7 +397,7 @@ def shown(value: Any) -> str:
 
 
 def numbers_named(text: str) -> list[int]:
-    """Parse "3", "3,6,9", "2..5" or "1..3,6". Raises ValueError."""
+    """Parse layers or blocks: "3", "3,6,9", "2..5" or "1..3,6". Raises ValueError."""
     numbers: list[int] = []
     for part in text.split(","):
         first, dots, last = part.partition("..")

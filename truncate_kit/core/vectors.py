@@ -20,7 +20,7 @@ _TYPES: dict[VectorPrecision, str] = {
     "float32": "float32",
     "float16": "float16",
     "int8": "int8",
-    "binary": "uint8",  # eight dimensions each
+    "binary": "uint8",  # eight dimensions per byte
 }
 PRECISIONS = tuple(_TYPES)
 _INT8_MOST = 127
@@ -67,12 +67,12 @@ class VectorFormat(Result):
         if self.dimensions is not None and self.dimensions > width:
             raise UsageError(
                 f"{self.dimensions} dimensions cannot be kept: this model's vectors have {width}.",
-                hint=f"Use up to {width} `dimensions`.",
+                hint=f"Give at most {width} as `dimensions`.",
             )
         return self.dimensions or width
 
     def columns(self, width: int) -> int:
-        """Return the stored columns for `width` dimensions."""
+        """Return the number of stored columns for `width` dimensions."""
         kept = self.kept(width)
         return -(-kept // 8) if self.precision == "binary" else kept
 
@@ -81,7 +81,7 @@ class VectorFormat(Result):
         return self.columns(width) * self.dtype.itemsize
 
     def store(self, vectors: "Rows") -> "NDArray[Any]":
-        """Convert (n, d) to (n, columns). Raises `ModelError` on NaN, infinity and overflow."""
+        """Convert vectors (n, d) to the stored form (n, columns). Raises `ModelError` on NaN, infinity or overflow."""
         import numpy as np
         import torch
 
@@ -144,7 +144,7 @@ def paired_rows(first: Rows, second: Rows) -> "tuple[Tensor, Tensor]":
 
 
 def similarities(encoder: object, first: "Tensor", second: "Tensor") -> "Tensor":
-    """Compare (n, d) row by row with the encoder's measure, by default cosine similarity; (n,)."""
+    """Return the similarity of each row pair, (n,), by the encoder's measure or else the cosine."""
     import torch
 
     own = getattr(encoder, "similarities", None)
@@ -160,16 +160,15 @@ FEWEST_COMPARED = 20
 FEWEST_DIFFERING = 20
 """Fewest queries with different scores for an interval of the difference of two models."""
 FEWEST_COMPARED_QUERIES = 50
-"""Fewest queries for an interval; two models give equal results for most."""
-RESAMPLES = 2_000  # of scored pairs or queries
-TEXT_RESAMPLES = 500  # of texts: twenty pairs each, ranked again
-_CELLS = 4_000_000  # counts at a time
-_SAME_SCORE = 1e-9  # points
-DRAWS = 200  # of a trial's dev pairs, kept in its record
+"""Fewest queries for a bootstrap interval; on most queries, two models have equal scores."""
+RESAMPLES = 2_000  # bootstrap resamples of pairs or queries
+TEXT_RESAMPLES = 500  # of texts; fewer, since each ranks twenty pairs per text
+_CELLS = 4_000_000  # counts held in memory at a time
+DRAWS = 200  # bootstrap resamples of a trial's dev pairs, stored in its record
 
 
 def tied(cosines: Sequence[float]) -> list[float]:
-    """Round to 12 digits, so that pairs of identical texts tie."""
+    """Round cosines to 12 digits, so that pairs of identical texts tie."""
     return [round(value, 12) for value in cosines]
 
 
@@ -198,7 +197,7 @@ def rank_correlations(first: Sequence[float], second: Sequence[float], counts: "
 
 
 def _ranks(values: Sequence[float], counts: Counts) -> Array:
-    """Return mean ranks within each resample, (resamples, pairs)."""
+    """Return ranks within each resample, (resamples, pairs); ties get their mean rank."""
     import numpy as np
 
     group = np.unique(np.asarray(values, dtype=np.float64), return_inverse=True)[1]
@@ -218,7 +217,7 @@ def draws(number: int, resamples: int, seed: int = 0) -> Iterator[Counts]:
 
 
 def draw_counts(number: int, resamples: int, seed: int = 0) -> Counts:
-    """Count each index in each of the `draws`, (resamples, number)."""
+    """Return how often each index occurs in each resample of `draws`, (resamples, number)."""
     import numpy as np
 
     return np.stack([np.bincount(drawn, minlength=number) for drawn in draws(number, resamples, seed)])
@@ -233,7 +232,7 @@ def interval(values: "Sequence[float] | Array", level: float = LEVEL) -> tuple[f
 
 
 def mean_and_std(scores: Sequence[float]) -> Span:
-    """Return the mean and the sample standard deviation, None for a single score."""
+    """Return the mean and, for several scores, the sample standard deviation."""
     return fmean(scores), stdev(scores) if len(scores) > 1 else None
 
 

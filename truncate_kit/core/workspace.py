@@ -1,4 +1,4 @@
-"""Origins of saved models; paths and contents of a workspace, the folder of results. Imports no torch."""
+"""Origins of saved models; paths and contents of a workspace, the folder of all results. Imports no torch."""
 
 import re
 import shutil
@@ -31,7 +31,7 @@ _BOOKKEEPING = {
     "_attn_implementation_autoset", "_name_or_path", "architectures", "auto_map", "export_model_type",
     "finetuning_task", "id2label", "label2id", "output_attentions", "output_hidden_states", "problem_type",
     "return_dict", "task_specific_params", "tokenizer_class", "transformers_version", "use_cache",
-    "dtype", "torch_dtype",  # of the file, not of the weights
+    "dtype", "torch_dtype",  # of the file, not the loaded weights
 }  # fmt: skip
 _HEADS = ("classifier_", "summary_")
 
@@ -45,15 +45,15 @@ RESULT_FILES: dict[Method, str] = {
     "freeze": "frozen-heads/frozen.json",
     "combine": "combination/combination.json",
 }
-"""Result of each method in a workspace."""
+"""Result file of each method, relative to the workspace."""
 _WORDS: dict[Method, str] = {
     "cut": "{place}{pieces}, not trained",
     "distill": "{place}, distilled from raw text",
     "finetune": "{place}, fine-tuned on {data}",
-    "contrast": "{place}, by contrast",
+    "contrast": "{place}, trained contrastively",
     "freeze": "heads on {layer} of {depth} frozen blocks",
     "combine": "{layers} combined",
-    "copy": "as it was",
+    "copy": "unchanged",
 }
 
 
@@ -66,9 +66,9 @@ class Origin(Result):
     source_digest: str  # of the source, by `encoder_digest`
     layer: int  # blocks kept
     depth: int  # blocks of the full model
-    blocks: tuple[int, ...] | None = None  # kept, if not the first ones
+    blocks: tuple[int, ...] | None = None  # kept, unless these are the first ones
     parameters: int  # kept, pooler excluded
-    trained: bool | None  # if known, including its source
+    trained: bool | None  # by this method or earlier, if known
     data: str = ""  # name of the pairs for training or selection
     fingerprint: str = ""  # of these pairs
     seed: int | None = None  # of the split, if drawn per seed
@@ -84,7 +84,7 @@ class Origin(Result):
 
     @property
     def words(self) -> str:
-        """Describe the model for a list."""
+        """Describe source, blocks and training in one phrase."""
         pieces = "" if self.pieces is None else ", {:,} of {:,} word pieces".format(*self.pieces)
         layers = layers_in_words(self.settings.get("layers", ())) if self.method == "combine" else ""
         values = {"place": self.place, "layer": self.layer, "depth": self.depth, "data": self.data}
@@ -105,7 +105,7 @@ class VocabularyCut(Result):
     full_pieces: int
     model_bytes: int  # all weights in float32
     full_model_bytes: int  # with the whole vocabulary
-    held_out: int  # every tenth, to measure coverage
+    held_out: int  # every tenth text, to measure coverage
     covered_pieces: float | None  # share of the pieces in held-out texts
     covered_texts: float | None  # share of fully covered texts
 
@@ -121,7 +121,7 @@ def miniature_path(name: str) -> Path | None:
 
 
 def default_reference(name: str) -> str | None:
-    """Return the bundled encoder to compare a bundled one with."""
+    """Return the bundled reference model for a bundled encoder, if any."""
     return DEFAULT_REFERENCE if name in miniature_names() and name != DEFAULT_REFERENCE else None
 
 
@@ -131,7 +131,7 @@ def versions() -> dict[str, str]:
 
 
 def model_folder(model: str | Path) -> Path | None:
-    """Return the folder of a model or graph, if the name is a path."""
+    """Return the folder of a model or graph, if the name is an existing path."""
     place = real_path(local_path(model))
     return place if place.is_dir() else place.parent if place.is_file() else None
 
@@ -143,7 +143,10 @@ def read_origin(model: str | Path) -> Origin | None:
 
 
 def was_trained(folder: Path) -> bool | None:
-    """Tell if a model was fine-tuned; without a record: sentence-transformers yes, plain transformers no."""
+    """Tell if a model was fine-tuned, if known.
+
+    Without a record, sentence-transformers models count as fine-tuned, plain transformers do not.
+    """
     origin = read_origin(folder)
     if origin is not None:
         return origin.trained
@@ -205,7 +208,7 @@ def layers_in_words(layers: Sequence[int]) -> str:
 
 # Workspaces
 
-_OURS = ("workspace.json", ".lock", "study/.lock")  # a workspace has at least one
+_OURS = ("workspace.json", ".lock", "study/.lock")  # a workspace has at least one of these
 _DIGEST = re.compile("[0-9a-f]{16,64}(-cuda)?")
 _ENDED = ("study.json", "frozen.json", *(RESULT_FILES[name] for name in ("finetune", "contrast", "distill")))
 """Result files of finished runs."""
@@ -213,7 +216,7 @@ _ENDED = ("study.json", "frozen.json", *(RESULT_FILES[name] for name in ("finetu
 
 @dataclass(frozen=True, slots=True)
 class Source(Result):
-    """A model or pairs by name (by default the bundled pairs), and options for reading them."""
+    """Name of a model or pairs, and options to read it; an empty name is the bundled pairs."""
 
     name: str = ""
     pooling: str | None = None
@@ -224,10 +227,10 @@ class Source(Result):
 
 @dataclass(frozen=True, slots=True)
 class Sources(Result):
-    """Model and pairs of the last commands.
+    """Model and data of the last commands.
 
     Attributes:
-        queries: Retrieval folder, if newer than the pairs.
+        queries: Retrieval folder, if a command used it after the pairs.
         benched: Pairs or retrieval set of the last bench.
     """
 
@@ -244,7 +247,7 @@ def _absolute(source: Source) -> Source:
 
 
 class Workspace:
-    """Paths in a workspace, which may not exist yet."""
+    """Paths of a workspace; its folder may not exist yet."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder = local_path(folder)
@@ -256,11 +259,11 @@ class Workspace:
         self.curve = folder / "curve.png"  # scores by layer
         self.attention = folder / "attention.json"  # layer weights for some sentences
         self.attention_figure = self.attention.with_suffix(".png")
-        self.combination = folder / "combination"  # figures too
+        self.combination = folder / "combination"  # combination.json and figures
         self.combination_file = folder / RESULT_FILES["combine"]
         self.frozen_heads = folder / "frozen-heads"  # figures, trials, cached states
         self.study = folder / "study"  # tables, figures and trials
-        self.bench = folder / "bench.json"  # shorter benchmarks: bench-2.json, …
+        self.bench = folder / "bench.json"  # benchmarks that measured less: bench-2.json, …
         self.distillation = folder / "distillation"  # texts and vectors
         self.graphs = folder / "graphs"  # of `bench`, by digest of the model
         self._sources = folder / "workspace.json"
@@ -290,7 +293,7 @@ class Workspace:
         return Sources.read_if_whole(self._sources) or Sources()
 
     def remember(self, model: Source | None, *data: Source | str | Path | None) -> None:
-        """Record model, pairs and retrieval folder (a path) for the next command, except unnamed bundled pairs."""
+        """Record model, pairs and retrieval folder (a path) for the next command; skip unnamed bundled pairs."""
         changes: dict[str, Any] = {} if model is None else {"model": _absolute(model)}
         for source in data:
             if isinstance(source, str | Path):
@@ -317,7 +320,7 @@ class Workspace:
                 f"{self.lean} holds the model distilled from {made.model}, which would be replaced.",
                 hint=f"Name another folder as `out`, or move {self.lean} away.",
             )
-        if same or any(_same(str(place), model) for place in (self.lean, self.full)):  # refused
+        if same or any(_same(str(place), model) for place in (self.lean, self.full)):  # `output_folder` refuses it
             return None
         graphs = sorted(path.name for path in self.lean.glob("*.onnx"))
         lost = f" and its graphs: {', '.join(graphs)}" if graphs else ""
@@ -365,7 +368,7 @@ class Contents(Result):
 
 
 def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
-    """List the contents; a nested workspace counts as other files."""
+    """List the contents of a workspace; a nested workspace counts as other files."""
     runs = _runs(workspace)
     models = sorted({path.parent for path in workspace.folder.glob("*/config.json")})
     kept = {folder: size for folder in (workspace.graphs, workspace.distillation) if (size := _size(folder))}
@@ -411,7 +414,7 @@ def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
 def clean(workspace: Workspace) -> Contents:
     """Remove weights of finished runs, graphs of `bench`, and leftovers of killed processes.
 
-    A repeated run gives the same result; waiting runs keep everything. Raises `FileProblemError` if another process
+    A repeated run gives the same result; unfinished runs keep all files. Raises `FileProblemError` if another process
     works here, `UsageError` if the folder is not a workspace.
     """
     if not workspace.folder.is_dir():
@@ -419,7 +422,7 @@ def clean(workspace: Workspace) -> Contents:
     if not any((workspace.folder / name).exists() for name in _OURS):
         raise UsageError(f"{workspace.folder} is not a workspace.", hint="Name a folder that a command has written to.")
     earlier = _size(workspace.folder)
-    # A study locks its folder alone.
+    # A study locks only its own folder.
     study = run_lock(workspace.study) if _is_own_folder(workspace.study) else nullcontext()
     with run_lock(workspace.folder), study:
         for folder in [workspace.folder, *filter(_is_own_folder, _below(workspace))]:
@@ -448,9 +451,9 @@ def _is_own_folder(path: Path) -> bool:
 def _runs(workspace: Workspace) -> list[Path]:
     """Return the folders of all runs."""
     below = _below(workspace)
-    beside = {path.parent for path in below if path.name == RECORDS_FILE}
+    journals = {path.parent for path in below if path.name == RECORDS_FILE}
     folders = filter(_is_own_folder, below)
-    return [path for path in folders if path.parent in beside or (_DIGEST.fullmatch(path.name) and _waits(path))]
+    return [path for path in folders if path.parent in journals or (_DIGEST.fullmatch(path.name) and _waits(path))]
 
 
 def _waits(run: Path) -> int:
@@ -470,12 +473,12 @@ def _spare(workspace: Workspace) -> Iterator[Path]:
 
 def _spare_of_run(run: Path) -> Iterator[Path]:
     home = run.parent.parent
-    # Adapting a model takes days: keep the model while its trials wait.
+    # Adapting a model takes days: keep it until its trials are finished.
     begun = [run.parent, *(home / "trials").glob("*")] if run.parent.name == "adapted" else []
     if any((home / name).exists() for name in _ENDED) and not any(map(_waits, [run, *begun])):
         for path in run.iterdir():
             is_tensor = path.is_dir() or path.suffix == ".safetensors"
-            # Repeated runs do not read these states: the trials are finished.
+            # A repeated run skips finished trials, so it could not restore their states.
             if is_tensor and not path.is_symlink() and not path.name.startswith("states-"):
                 yield path
 

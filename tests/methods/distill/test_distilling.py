@@ -284,7 +284,7 @@ def test_labelled_pairs_choose_where_they_are_given(full, texts, tmp_path):
     assert result.texts["compared"] == len({text.lower() for part in (dev, test) for text in part.texts()})
     assert result.scores.low <= result.scores.difference <= result.scores.high
     assert result.scores.difference == pytest.approx(result.scores.lean - result.scores.full)
-    longer = "The texts of bundled are longer than the training texts: 95 of 100 have up to"
+    longer = "The texts of bundled are longer than the training texts: 95 % have up to"
     assert longer in notes_of(replace(result, texts=result.texts | {"long": result.data_tokens // 2}))
     assert longer not in notes_of(result)
 
