@@ -186,7 +186,7 @@ class TrainingSettings(Result):
     )
     batch_size: int = setting(
         BATCH_SIZE,
-        f"Pairs per step; by default {BATCH_SIZE}, {WORD_BATCH_SIZE} for words.",
+        f"Pairs per step; by default {BATCH_SIZE}, for words {WORD_BATCH_SIZE}.",
         TRAINING,
         bounds=BATCH,
         default=None,

@@ -23,8 +23,8 @@ class CombineSettings(Result):
     layers, only small subsets.
     """
 
-    over: str = setting("mean", "mean or max over the layers.", LAYERS, choices=OVER)
-    head: bool = setting(False, "Feed the mean through the model's trained pooler head.", LAYERS, name="--head")
+    over: str = setting("mean", "Combine layers by mean or max.", LAYERS, choices=OVER)
+    head: bool = setting(False, "Pass the mean through the model's trained pooler head.", LAYERS, name="--head")
     up_to: int | None = setting(
         None,
         "Largest number of layers in a combination; by default all.",

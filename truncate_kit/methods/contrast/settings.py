@@ -103,7 +103,11 @@ class ContrastiveSettings(Result):
         default=None,
     )
     last_cls: bool = setting(
-        True, "Put the last CLS first in layer-attention (the default).", LAYERS, default=None, show_default=False
+        True,
+        "Put the last layer's CLS first in layer-attention (the default).",
+        LAYERS,
+        default=None,
+        show_default=False,
     )
     literal: bool = setting(
         False, "Attention as printed in the paper: one weight per layer, no softmax.", LAYERS, name="--literal"

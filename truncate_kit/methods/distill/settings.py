@@ -52,12 +52,14 @@ class Budget(Result):
         blocks: Number of blocks (3 or "3") or the blocks themselves ([1, 4, 6], "1..3,6"); stored as text.
     """
 
-    within: float | None = setting(None, "Largest loss in points (default: 1).", LAYERS, bounds=_POINTS, kind=float)
+    within: float | None = setting(
+        None, "Largest score loss in points; keeps the fewest blocks (default: 1).", LAYERS, bounds=_POINTS, kind=float
+    )
     speedup: float | None = setting(
         None, "Minimum speedup over the full model; keeps the most blocks.", LAYERS, bounds=_TIMES, kind=float
     )
     megabytes: float | None = setting(
-        None, "Largest float32 size in megabytes; keeps the most blocks.", LAYERS, bounds=_SIZE, kind=float
+        None, "Largest float32 size in megabytes; keeps as many blocks as possible.", LAYERS, bounds=_SIZE, kind=float
     )
     blocks: str | None = setting(None, "Number of blocks (3), or block numbers (1,4,6).", LAYERS, kind=str)
 

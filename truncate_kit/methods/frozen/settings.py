@@ -64,7 +64,9 @@ class FrozenSettings(Result):
         parse=names,
         default=None,
     )
-    score: str = setting("exp", "exp (identical texts score 1), or the paper's sigmoid.", TRAINING, choices=SCORES)
+    score: str = setting(
+        "exp", "Score function: exp (identical texts score 1), or the paper's sigmoid.", TRAINING, choices=SCORES
+    )
     loss: str = setting(
         "log-variance", "Loss on the pairs: mse, or log-variance of the errors.", TRAINING, choices=LOSSES
     )

@@ -115,7 +115,7 @@ class SweepSettings(Result):
         DEFAULT_RULE, f"Rule to pick a trained layer: {', '.join(PICK_RULES)}.", LAYERS, choices=PICK_RULES
     )
     within: float | None = setting(
-        None, f"Tolerance in points: {_WITHIN}.", LAYERS, bounds=Bounds(0, 100, whole=False), kind=float
+        None, f"Points for --pick: {_WITHIN}.", LAYERS, bounds=Bounds(0, 100, whole=False), kind=float
     )
     seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds, from 0; the TMFT paper uses 5.")
 
