@@ -146,7 +146,7 @@ class ContrastiveSettings(Result):
         None, "Texts encoded at a time, to save memory.", TRAINING, bounds=BATCH, kind=int, name="--chunk-size"
     )
     precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
-    seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds, from 0.")
+    seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds; the first is 0.")
 
     def __post_init__(self) -> None:
         check_settings(self)

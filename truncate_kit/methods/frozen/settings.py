@@ -88,7 +88,7 @@ class FrozenSettings(Result):
     batch_size: int = setting(64, "Pairs per step (our default, not FREEZE's).", TRAINING, bounds=BATCH)
     learning_rate: float = setting(1e-3, "Peak learning rate; not from the FREEZE report.", TRAINING, bounds=RATE)
     precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
-    seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds, from 0; not from the FREEZE report.")
+    seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds (the first is 0); not from the FREEZE report.")
 
     def __post_init__(self) -> None:
         check_settings(self)
