@@ -77,7 +77,7 @@ def test_what_does_not_fit(verdicts, machine, asked, found):
     [
         (r"\033[1;31mlib.cc:9 Failed with error: libcudart.so.13: no file\033[m\nmore", "libcudart.so.13: no file"),
         (r"Traceback\nValueError: no provider.\n", "ValueError: no provider"),
-        ("", "its test process ended with 3"),
+        ("", "its test process ended with exit code 3"),
     ],
 )
 def test_the_reason_of_a_provider_that_does_not_start(printed, reason, tmp_path, monkeypatch):

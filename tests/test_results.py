@@ -44,7 +44,7 @@ def test_round_trip_through_text_and_file(tmp_path):
 def test_a_printed_result_is_not_called_changed(tmp_path):
     path = tmp_path / "printed.json"
     path.write_text(json.dumps({"format": FORMAT} | OUTER.to_dict()))
-    with pytest.raises(ValueError, match="or printed by a command"):
+    with pytest.raises(ValueError, match="or printed by --json"):
         Outer.read(path)
     assert Outer.from_dict(json.loads(path.read_text())) == OUTER
     OUTER.write(path)

@@ -154,7 +154,7 @@ def out_of_cpu_memory() -> Exception:
 @pytest.mark.parametrize(
     ("error", "message", "hint"),
     [
-        (OSError(errno.ENOSPC, "No space left on device", "a/b"), "No space left on device (a/b).", "free space"),
+        (OSError(errno.ENOSPC, "No space left on device", "a/b"), "No space left on device (a/b).", "free disk space"),
         (OSError("the hub is away"), "the hub is away.", "the path"),
         (MemoryError(), "Out of memory.", "smaller `batch_size`"),
         (torch.OutOfMemoryError("CUDA out of memory."), "Out of memory. CUDA out of memory.", "smaller `batch_size`"),

@@ -211,7 +211,7 @@ encode raw.txt --model m --out taken.npy | already exists
 export | Add --onnx
 export m --onnx --precision int4 | no export precision 'int4'
 export m --onnx --precision fp16 --target cpu | converted to float32
-export m --onnx --precision int8 --target cuda | no kernels
+export m --onnx --precision int8 --target cuda | no int8 kernels
 export m --onnx --budget 1 | --budget works only with --precision int8
 export m --onnx --data search --scale 0,5 | --scale works only with graded pairs
 bench | there is no lean model

@@ -164,6 +164,7 @@ FEWEST_COMPARED_QUERIES = 50
 RESAMPLES = 2_000  # bootstrap resamples of pairs or queries
 TEXT_RESAMPLES = 500  # of texts; fewer, since each ranks twenty pairs per text
 _CELLS = 4_000_000  # counts held in memory at a time
+_SAME_SCORE = 1e-9  # points
 DRAWS = 200  # bootstrap resamples of a trial's dev pairs, stored in its record
 
 
