@@ -162,7 +162,7 @@ contrast m --data good.csv --objective in-batch --layer 9 --triplets triplets.cs
 contrast m --data good.csv --remove-pooler --pooling mean --no-mlp | no pooler to remove
 contrast m --data good.csv --remove-pooler --pooling mean-attention | use --pooling layer-attention with --attend both
 contrast m --data good.csv --pooling cls-attention --attend mean | --attend works only with --pooling layer-attention
-contrast m --data good.csv --objective in-batch --sentences raw.txt --remove-pooler | --sentences works only with kept
+contrast m --data good.csv --objective in-batch --sentences raw.txt --remove-pooler | --sentences works only with layer
 contrast m --data good.csv --triplets triplets.csv --triplet-columns anchor | two or more are needed
 contrast m --data good.csv --objective in-batch --triplets odd/mr.csv | Call the columns anchor, positive
 contrast m --data good.csv --objective in-batch --hard-negative-weight 1 | Leave --hard-negative-weight out

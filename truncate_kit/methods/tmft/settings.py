@@ -117,7 +117,7 @@ class SweepSettings(Result):
     within: float | None = setting(
         None, f"Points for --pick: {_WITHIN}.", LAYERS, bounds=Bounds(0, 100, whole=False), kind=float
     )
-    seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds, from 0; the TMFT paper uses 5.")
+    seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds (the first is 0); the TMFT paper uses 5.")
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", as_text(self.layers))
