@@ -11,7 +11,6 @@ from torch import Tensor
 from transformers import (
     AlbertConfig,
     AutoModel,
-    AutoTokenizer,
     BertConfig,
     CamembertConfig,
     DebertaConfig,
@@ -149,7 +148,7 @@ def plain_states(folder: Path, text: str, *, normed: bool = True) -> list[Tensor
 
     normed: Apply the final norm to every layer, if the model has one; else to the last layer only.
     """
-    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), PreTrainedTokenizerFast.from_pretrained(folder)
     with torch.no_grad():
         states = plain_batch_states(model, normed=normed, input_ids=torch.tensor([tokenizer(text)["input_ids"]]))
     return [state[0] for state in states]

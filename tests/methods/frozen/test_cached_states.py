@@ -7,7 +7,7 @@ import time
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModel, AutoTokenizer
+from transformers import AutoModel
 
 from truncate_kit.methods.frozen.heads import cached_states
 from truncate_kit.models.loading import load_encoder
@@ -51,7 +51,7 @@ def test_states_are_the_outputs_of_each_block_with_and_without_the_final_norm(
     """One unpadded text at a time, by transformers alone."""
     encoder, outputs = load_encoder(tiny_folder(name), pooling=pooling), []
     found = {whole: cached_states(encoder, TEXTS[:12], tmp_path, final_norm=whole) for whole in (False, True)}
-    model, tokenizer = AutoModel.from_pretrained(encoder.name).eval(), AutoTokenizer.from_pretrained(encoder.name)
+    model, tokenizer = AutoModel.from_pretrained(encoder.name).eval(), encoder.tokenizer
     for block in model.get_submodule(blocks):
         block.register_forward_hook(lambda _, __, made: outputs.append(made if torch.is_tensor(made) else made[0]))
     for row, text in enumerate(TEXTS[:12]):
