@@ -19,7 +19,7 @@ from tests.support.records import INVARIANCE, QUANTIZED
 from truncate_kit import AnalysisSettings, SweepSettings, profile
 from truncate_kit.analysis.result import DropPrediction
 from truncate_kit.core.workspace import VocabularyCut
-from truncate_kit.data.pairs import Overlap
+from truncate_kit.data.pairs import Overlap, TextPair
 from truncate_kit.evaluation import Score, SuiteReport, means_of
 from truncate_kit.evaluation.graded import Evaluation
 from truncate_kit.methods.distill.settings import Agreement, Budget, HeldOutScores, LeanModel
@@ -62,7 +62,8 @@ def test_a_table_leaves_out_empty_columns_and_writes_markdown():
 
 def test_each_layer_of_an_analysis_has_its_numbers(models):
     encoder, other = models
-    found = with_drop(profile(encoder, TEXTS, reference=other, pairs=pairs_of(TEXTS)), 2)
+    pairs = [TextPair(*texts, float(row % 6)) for row, texts in enumerate(zip(TEXTS[::2], TEXTS[1::2], strict=True))]
+    found = with_drop(profile(encoder, TEXTS, reference=other, pairs=pairs), 2)
     view = view_of(found)
     layers, matrix = view.tables
     assert layers.columns == [
