@@ -14,7 +14,7 @@ from tests.support.made_results import (
     some_heads,
     timing,
 )
-from tests.support.pairs import TEXTS, pairs_of
+from tests.support.pairs import TEXTS
 from tests.support.records import INVARIANCE, QUANTIZED
 from truncate_kit import AnalysisSettings, SweepSettings, profile
 from truncate_kit.analysis.result import DropPrediction
