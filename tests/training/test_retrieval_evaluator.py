@@ -3,11 +3,13 @@
 import dataclasses
 import math
 
+import numpy as np
 import pytest
 import torch
 
 from truncate_kit.core.errors import DataError
 from truncate_kit.core.results import SEARCH_METRICS
+from truncate_kit.core.vectors import DRAWS
 from truncate_kit.data.retrieval import RetrievalSet
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.models.loading import load_encoder
@@ -110,3 +112,13 @@ def test_queries_of_one_text_are_all_in_one_half():
     assert set(choosing_queries(plain)) == set(chose)  # a set without repeats is divided as before
     with pytest.raises(DataError, match="10 judged queries"):
         check_queries(dataclasses.replace(plain, queries=plain.queries[:10] * 2))
+
+
+def test_resamples_are_means_over_the_drawn_queries(tiny_folder):
+    """By the draws of numpy's generator, as layers are compared on the same queries."""
+    encoder = load_encoder(tiny_folder("bert"))
+    choosing = halves(encoder, a_set(25))[0]
+    vectors = encoder.encode_ids(choosing.texts())
+    scores = choosing.scores(vectors, vectors)
+    rows = np.random.default_rng(0).integers(0, len(scores), (DRAWS, len(scores)))
+    assert choosing.resampled(vectors) == pytest.approx(scores[rows].mean(1), abs=1e-3)
