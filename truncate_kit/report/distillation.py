@@ -84,6 +84,8 @@ def _notes(result: DistillResult) -> list[Any]:
         result.all_words and f"With the full vocabulary the agreement is {agreement_in_words(result.all_words)}.",
         result.measure != "cosine"
         and f"{model} compares vectors by {result.measure}; distillation preserves only directions: compare by cosine.",
+        result.metric == result.settings.agreement
+        and "Agreement measures similarity; if search matters, give queries and documents as `data`.",
         *(() if result.data_tokens is None else longer_texts(result.data, result.data_tokens, texts["long"])),
     ]
 

@@ -7,7 +7,7 @@ from scipy import stats
 
 from truncate_kit.core.errors import DataError
 from truncate_kit.methods.distill.learning import AgreementEvaluator
-from truncate_kit.methods.distill.settings import NEAR
+from truncate_kit.methods.distill.settings import AMONG, NEAR
 
 
 def vectors(seed, count=60, width=8):
@@ -18,7 +18,11 @@ def nearest(rows):
     unit = rows.numpy() / np.linalg.norm(rows.numpy(), axis=1, keepdims=True)
     cosines = unit @ unit.T
     np.fill_diagonal(cosines, -2)
-    return cosines, [set(np.argsort(-row)[:NEAR]) for row in cosines]
+    near = []
+    for place, row in enumerate(cosines):  # among the same number of texts, however many there are
+        others = [(place + step) % len(row) for step in range(1, AMONG)]
+        near.append(set(sorted(others, key=lambda other, row=row: -row[other])[:NEAR]))
+    return cosines, near
 
 
 def test_it_is_what_loops_give():
@@ -82,5 +86,17 @@ def test_the_intervals_are_as_wide_as_scores_of_other_texts_differ():
 
 
 def test_a_handful_of_texts_is_refused():
-    with pytest.raises(DataError, match="needs at least 21"):
-        AgreementEvaluator([[1]] * 20, vectors(0, 20))
+    with pytest.raises(DataError, match="needs at least 41"):
+        AgreementEvaluator([[1]] * 40, vectors(0, 40))
+
+
+def test_agreement_does_not_depend_on_the_number_of_texts():
+    """One student on 42, 250 and 1,000 of the same texts, in the mean over draws."""
+    full = vectors(0, 4000, 32)
+    lean, found = full + 0.5 * vectors(1, 4000, 32), []
+    for number in (42, 250, 1000):
+        parts = range(0, 4000 - number + 1, max(number, 200))
+        draws = [slice(start, start + number) for start in parts]
+        agreements = [AgreementEvaluator([[1]] * number, full[part]).agreement_of(lean[part]) for part in draws]
+        found.append((np.mean([one.correlation for one in agreements]), np.mean([one.overlap for one in agreements])))
+    assert np.ptp(np.array(found), axis=0) == pytest.approx([0, 0], abs=2)

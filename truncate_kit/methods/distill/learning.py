@@ -35,7 +35,7 @@ from truncate_kit.core.vectors import TEXT_RESAMPLES, VectorFormat, draw_counts,
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import is_graph_of
 from truncate_kit.export.runtime import Chunk, EncodingWork, OnnxEncoder
-from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, NEAR, Agreement, Blocks, DistillSettings
+from truncate_kit.methods.distill.settings import AMONG, LOWEST_TAUGHT, NEAR, Agreement, Blocks, DistillSettings
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Batch, Encoder, prompted_ids, side_prompt
 from truncate_kit.models.store import StoredRows, add_parts, encoder_digest
 from truncate_kit.models.truncation import truncate
@@ -44,7 +44,7 @@ from truncate_kit.training.settings import TrainingSettings
 
 FOLDER = Path("distillation") / "texts"  # in a workspace
 FEWEST_TEXTS = 200
-FEWEST_HELD_OUT = 42  # two halves of 2 · NEAR + 1
+FEWEST_HELD_OUT = 2 * AMONG
 FEW_TEXTS, FEW_TOKENS = 2000, 64  # to try subsets on
 CHUNK = 4096  # texts encoded at a time
 VECTORS_FILE = "vectors.bin"
@@ -285,14 +285,14 @@ def teacher_of(encoder: Encoder, layer: int | None) -> Encoder:
 
 
 class AgreementEvaluator(Evaluator):
-    """Score an encoder by its agreement with given vectors (n, d) of held-out texts, without labels.
+    """Score an encoder by its agreement with given vectors (n, d) of held-out texts in random order, without labels.
 
-    Raises `DataError` for fewer than 2 · `NEAR` + 1 texts.
+    Raises `DataError` for fewer than `AMONG` texts.
     """
 
     def __init__(self, ids: list[Ids], vectors: Tensor) -> None:
-        if len(ids) <= 2 * NEAR:
-            raise too_few_texts(len(ids), needed=2 * NEAR + 1)
+        if len(ids) < AMONG:
+            raise too_few_texts(len(ids), needed=AMONG)
         self._ids = ids
         unit = nn.functional.normalize(vectors.float(), dim=1)
         self._near = _nearest(unit)
@@ -310,7 +310,7 @@ class AgreementEvaluator(Evaluator):
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> "AgreementEvaluator":
         """Return an evaluator of the first texts (in random order), shortened and encoded by `encoder`."""
-        ids = [encoder.reader.shortened(row, tokens) for row in self._ids[: max(number, 2 * NEAR + 1)]]
+        ids = [encoder.reader.shortened(row, tokens) for row in self._ids[: max(number, AMONG)]]
         return AgreementEvaluator(ids, encoder.encode_ids(ids))
 
     def agreement(self, encoder: Encoder) -> Agreement:
@@ -352,13 +352,11 @@ class AgreementEvaluator(Evaluator):
 
 
 def _nearest(unit: Tensor) -> Tensor:
-    """Return the indices (n, NEAR) of the texts nearest to each text, from unit vectors (n, d)."""
-    nearest = []
-    for start in range(0, len(unit), 1024):  # never all n² cosines at once
-        cosines = unit[start : start + 1024] @ unit.T
-        cosines[torch.arange(len(cosines)), torch.arange(start, start + len(cosines))] = -2.0
-        nearest.append(cosines.topk(NEAR, dim=1).indices)
-    return torch.cat(nearest)
+    """Return the indices (n, NEAR) of the texts nearest to each text among the next AMONG − 1, from unit vectors."""
+    places = torch.arange(len(unit))
+    others = (places[:, None] + torch.arange(1, AMONG)) % len(unit)  # after the last text come the first ones
+    cosines = [torch.einsum("nd,nod->no", unit[some], unit[others[some]]) for some in places.split(256)]
+    return others.gather(1, torch.cat(cosines).topk(NEAR, dim=1).indices)
 
 
 class TaughtTexts(Examples):

@@ -37,7 +37,8 @@ _SIZE, _SHARE = Bounds(0, 1e9, whole=False, above=True), Bounds(0, 1, whole=Fals
 _HELD_OUT, _LAYER = Bounds(4, 10_000_000), Bounds(LOWEST_TAUGHT, math.inf)
 MEASURED_WIDTH, MEASURED_RATE, HIGHEST_RATE = 384, 5e-4, 1e-3
 NEARLY_ALL = 0.25  # if a smaller share of the blocks is removed, a lower learning rate is better
-NEAR = 10  # nearest texts of each text, and as many random texts
+AMONG, NEAR = 41, 4
+"""A tenth of 40 other texts; fixed, as agreement grows with this number, and small enough for few texts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +120,7 @@ class DistillSettings(Result):
         states: Weight of 1 − cosine between both models' token states after each kept block; runs the full model at
             every step.
         max_texts: Maximum of training texts, not counting queries; by default all.
-        held_out: Held-out texts, half for selection, half for the report; at most a tenth of all texts, at least 42.
+        held_out: Held-out texts, half for selection, half for the report; at most a tenth of all texts, at least 82.
         precision: See `TrainingSettings`.
         seed: For the order of texts.
         frontier: Export and measure graphs of the full model and all stored students.
@@ -174,8 +175,8 @@ class DistillSettings(Result):
 class Agreement(Result):
     """Agreement with the full model on held-out texts; 95 % intervals by a bootstrap over texts.
 
-    correlation: Spearman × 100 between both models' cosines, of each text with its `NEAR` nearest texts in the full
-    model and `NEAR` random texts. overlap: percentage of the `NEAR` nearest texts that both models share.
+    correlation: Spearman × 100 between both models' cosines, of each text with the full model's `NEAR` nearest of
+    `AMONG` − 1 other texts and `NEAR` random texts. overlap: percentage of these nearest texts that both models share.
     """
 
     correlation: float
