@@ -46,7 +46,7 @@ def test_it_is_what_loops_give():
     low, high = np.quantile(shares, (0.025, 0.975))
     assert (agreement.overlap_low, agreement.overlap_high) == pytest.approx((low, high), abs=1.5)
     assert agreement.low < agreement.correlation < agreement.high
-    assert 0 < agreement.high - agreement.low < 20
+    assert 0 < agreement.high - agreement.low < 35  # four nearest and four random of 60 texts
     assert evaluator.score_of(lean)[0] == agreement.correlation
 
 
