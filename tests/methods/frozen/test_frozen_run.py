@@ -208,7 +208,7 @@ def test_heads_that_were_forgotten_are_trained_again_and_leave_no_checkpoint(gpt
     assert not list(tmp_path.rglob("*.checkpoint"))
     (kept / "model.safetensors").write_bytes(b"short")  # damaged
     again = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings)
-    assert f"{kept} was damaged" in caplog.text
+    assert f"{kept} are damaged" in caplog.text
     assert without_seconds(again) == without_seconds(report)
     assert weights.read_bytes() == before
     assert not list(tmp_path.rglob("*.checkpoint"))
