@@ -109,7 +109,7 @@ def ablations(*, means):
         ("The miniatures", 5, measured_miniatures(), ()),
         ("What learning depends on", 5, ablations(means=True), (0,)),
         ("The documents that are searched", 4, ablations(means=False), (0, 1)),
-        ("Queries among what is learned from", 6, ablations(means=False), (0, 1)),
+        ("Queries among the training texts", 6, ablations(means=False), (0, 1)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
