@@ -57,11 +57,11 @@ class PanelGroup(TyperGroup):
     """The program; its help lists the commands by panel."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Return the names of all commands."""
+        """List all commands."""
         return [*COMMANDS]
 
     def get_command(self, ctx: Any, name: str) -> Any:
-        """Import a command's module; return the command, if known."""
+        """Import a command, if known."""
         return command_of(name) if name in COMMANDS else None
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
@@ -79,7 +79,7 @@ def function_of(name: str) -> Any:
 
 @cache
 def command_of(name: str) -> Any:
-    """Build the typer command from its function."""
+    """Build the typer command."""
     alone = typer.Typer(add_completion=False, **_PLAIN)
     alone.command(name, cls=PanelCommand, context_settings=_HELP)(function_of(name))
     return typer.main.get_command(alone)
@@ -127,7 +127,7 @@ def main(argv: list[str] | None = None) -> None:
     try:
         app(argv, prog_name="truncate-kit")
     except SystemExit as end:
-        if end.code == console.EXIT_INTERRUPTED:  # after KeyboardInterrupt
+        if end.code == console.EXIT_INTERRUPTED:
             sys.stderr.write("Interrupted. Repeat the command to continue from saved work, if there is any.\n")
         raise
     except Exception as error:

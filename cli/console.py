@@ -111,7 +111,7 @@ def print_json(result: "Result") -> None:
 
 
 def show(result: "Result", *saved: Path | str, figures: Path | None = None) -> list[Path]:
-    """Print a result and its `saved` paths; draw figures into the folder `figures`, and return their paths.
+    """Print a result and its `saved` paths; draw figures into `figures`, and return their paths.
 
     Figures of a numbered file, such as bench-2.json, get the same number.
     """
@@ -135,7 +135,7 @@ def show(result: "Result", *saved: Path | str, figures: Path | None = None) -> l
 
 
 def table(cells: "Table") -> None:
-    """Print a table; without `--verbose`, skip or shorten it."""
+    """Print a table, shortened without `--verbose`."""
     if cells.detail and not RUN.verbose:
         _hint_at_verbose()
         return
@@ -182,7 +182,6 @@ def _hint_at_verbose() -> None:
 
 
 def _side_by_side(widths: Sequence[int], available: int) -> list[list[int]]:
-    """Split columns into groups that fit, each starting with the first column."""
     groups = [[0]]
     for place in range(1, len(widths)):
         if sum(widths[other] + GAP for other in (*groups[-1], place)) - GAP > available and len(groups[-1]) > 1:

@@ -8,7 +8,7 @@ GARBAGE_AFTER = 10_000
 
 
 def main() -> None:
-    """Run the command line; print no traceback if interrupted."""
+    """Run the command line."""
     if sys.platform == "win32":  # no fcntl to lock files
         sys.stderr.write("Error: truncate-kit does not run under Windows.\n")
         sys.stderr.write("Hint: run it under Linux, for example in the Windows Subsystem for Linux (WSL).\n")
@@ -16,7 +16,7 @@ def main() -> None:
     gc.set_threshold(GARBAGE_AFTER)
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")  # unprintable characters
+            stream.reconfigure(errors="backslashreplace")
     try:
         from .app import main as run
 

@@ -318,7 +318,6 @@ def _scored_on(
 
 
 def _random_pair(config_name: str, layer: int | None, *, whole: bool) -> "tuple[TimedModel, TimedModel]":
-    """Return a lean and a full model (equal if `whole`) of random weights, with one token per word."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import WhitespaceSplit
@@ -337,7 +336,7 @@ def _random_pair(config_name: str, layer: int | None, *, whole: bool) -> "tuple[
 def _pair(
     workspace: Workspace, lean: str | None, full: str | None, *, whole: bool
 ) -> "tuple[TimedModel, TimedModel | None]":
-    """Return lean and full model by name, else from the workspace; with `whole`, twice the lean one."""
+    """Find the models by name, else in the workspace; with `whole`, twice the lean one."""
     source = workspace.finished_model(lean).name
     ours = local_path(source)
     if full is not None:

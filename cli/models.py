@@ -68,7 +68,7 @@ def cut(
 def _save_cut(
     source: Source, kept: int | tuple[int, ...] | None, texts: Path | None, workspace: Workspace
 ) -> "CutResult":
-    """Save the cut, replacing only an earlier cut; keep the word pieces of `texts`."""
+    """Save the cut, replacing only an earlier cut."""
     from truncate_kit.data.tables import read_texts
     from truncate_kit.training.cutting import cut as run
 
@@ -175,7 +175,6 @@ def _check_free(lean: Path, replacement: str, replaceable: bool) -> None:
 
 
 def _is_copy(lean: Path, named: str) -> bool:
-    """Tell if the lean model is an unchanged copy of the named one."""
     from truncate_kit.models.loading import load_encoder
     from truncate_kit.models.store import encoder_digest
 

@@ -81,7 +81,6 @@ class Command:
 
     @functools.cached_property
     def __signature__(self) -> inspect.Signature:
-        """Return the signature with one option per settings field."""
         typed: list[inspect.Parameter] = []
         for name, parameter in self.parameters.items():
             if name in self.settings:
@@ -144,7 +143,7 @@ def _value(field: "dataclasses.Field[Any]", typed: Any) -> Any:
 
 
 def numbers_of(name: str, typed: str, parse: Callable[[str], Any] = numbers) -> Any:
-    """Parse an option's text. Raises `UsageError`."""
+    """Parse an option's text."""
     try:
         return parse(typed)
     except TruncateKitError:
@@ -347,10 +346,10 @@ class Workspace(Places):
         return run_lock(self.folder)
 
     def write(self, report: Result, usual: Path) -> Path:
-        """Write a report, to a numbered file if `usual` measured more; return its path."""
+        """Write a report, to a numbered file if `usual` measured more."""
         path = file_for(report, usual)
         report.write(path)
-        path.with_suffix(".png").unlink(missing_ok=True)  # of the replaced report
+        path.with_suffix(".png").unlink(missing_ok=True)
         note(None if path == usual else f"{usual} is kept, because it holds measurements that this run lacks.")
         return path
 
@@ -399,7 +398,7 @@ class Workspace(Places):
     def load_text_encoder(
         self, source: Source, runtime: str | None, graph: str | None, hardware: Hardware, device: str | None = None
     ) -> "Encoder | OnnxEncoder":
-        """Load the model in torch or as a graph; print the graph's file, with `device` as its device if given."""
+        """Load the model in torch or as a graph; print the graph's file and `device`."""
         from truncate_kit.export.record import graph_sentence
         from truncate_kit.export.runtime import OnnxEncoder, load_text_encoder
 
@@ -419,7 +418,7 @@ class Workspace(Places):
         return encoder
 
     def data(self, pairs: Pairs, *, classes: bool = False) -> tuple["PairSplits", Source]:
-        """Load the named pairs, else the last command's, else the bundled set; return pairs and source."""
+        """Load the named pairs, else the last command's, else the bundled set."""
         from truncate_kit.data.pairs import BUNDLED, load_pairs
         from truncate_kit.data.tables import is_retrieval_folder
         from truncate_kit.report.view import data_sentences
@@ -437,7 +436,7 @@ class Workspace(Places):
     def read(
         self, pairs: Pairs, *, split: str | None = None, metric: str | None = None, chooses: bool = False
     ) -> tuple["PairSplits | RetrievalSet", Source | str]:
-        """Load the named pairs or retrieval set, else the last command's; return the data and its source.
+        """Load the named pairs or retrieval set, else the last command's.
 
         `read_retrieval` explains `split`, `metric` and `chooses`.
         """

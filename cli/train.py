@@ -151,7 +151,6 @@ def finetune(
 def _adapted(
     encoder: "Encoder", texts: Path, workspace: Workspace, precision: str, epochs: int | None, **how: Any
 ) -> "Encoder":
-    """Adapt the encoder to raw text; note the loss before and after."""
     from truncate_kit.data.tables import read_texts
     from truncate_kit.methods.priors import adapted
     from truncate_kit.training.settings import AdaptationSettings
@@ -170,7 +169,6 @@ def _adapted(
 def _first_in_words(
     texts: Path | None, words: Path | None, encoder: "Encoder", full: "Encoder", kept: tuple[int, ...] | None
 ) -> str:
-    """Describe the training before fine-tuning."""
     parts = [] if words is None else ["word similarity, at the layer of each model"]
     if texts is not None:
         alone = "" if encoder.depth == full.depth else ", except the full model"
@@ -309,7 +307,6 @@ def distill(
 
 
 def _retrieval_in(path: Path) -> "RetrievalSet | None":
-    """Read a retrieval folder, if it is one."""
     from truncate_kit.data.tables import is_retrieval_folder
 
     if not is_retrieval_folder(path):
@@ -320,7 +317,6 @@ def _retrieval_in(path: Path) -> "RetrievalSet | None":
 
 
 def _learned_from(paths: Sequence[Path]) -> Iterator[str]:
-    """Yield the texts of files and the documents of retrieval folders."""
     from truncate_kit.data.tables import iter_texts
 
     for path in paths:

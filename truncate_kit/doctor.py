@@ -56,7 +56,6 @@ class MachineCheck(Result):
     Attributes:
         verdict: `problem`: a requested part cannot run; `warning`: a part could run better; `optional`: a part that
             was not requested is missing.
-        hint: The remedy, if any.
     """
 
     name: str
@@ -67,11 +66,10 @@ class MachineCheck(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis(Result):
-    """Requested parts and the results of all checks. Raises `UsageError`.
+    """Requested parts and results. Raises `UsageError`.
 
     Attributes:
         device: `cpu` or `cuda`, for torch and ONNX graphs.
-        extras: Extras that must be installed.
         precision: fp16 and int8 need graphs; fp16 also needs CUDA unless `device` is `cpu`.
         runtime: `torch` or `onnx`; by default both.
     """
@@ -123,7 +121,7 @@ def diagnose(
     precision: str | None = None,
     runtime: str | None = None,
 ) -> Diagnosis:
-    """Check what this machine can run, in some seconds; a requested part that cannot run is a problem."""
+    """Check what this machine can run, in some seconds."""
     asked = Diagnosis(device=device, extras=extras, precision=precision, runtime=runtime)
     checks = [MachineCheck("Python", platform.python_version()), *_check_packages(asked), *_check_onnxruntime(asked)]
     try:
@@ -140,9 +138,8 @@ def diagnose(
 
 
 def _unless(fits: object, name: str, found: str, needed: object, otherwise: str, hint: str) -> MachineCheck:
-    """Return a check: ok if it `fits`, a problem if `needed`, else the verdict `otherwise`."""
     verdict = "ok" if fits else "problem" if needed else otherwise
-    return MachineCheck(name, found, verdict, "" if fits else hint)  # type: ignore[arg-type]  # names of verdicts
+    return MachineCheck(name, found, verdict, "" if fits else hint)  # type: ignore[arg-type]
 
 
 def known_extras() -> tuple[str, ...]:
@@ -209,7 +206,7 @@ def _check_onnxruntime(asked: Diagnosis) -> Iterator[MachineCheck]:
 
 
 def start_provider(name: str) -> str:
-    """Run a tiny graph on a provider in its own process; return the error, or an empty string."""
+    """Run a tiny graph on a provider; return the error, or an empty string."""
     command = [sys.executable, "-P", "-c", _PROBE, name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)

@@ -70,7 +70,7 @@ class DataError(TruncateKitError, ValueError):
     """Data cannot be used; the message names file and row."""
 
 
-# Errors that several modules raise
+# Shared errors
 
 
 def known_name(kind: str, name: object, known: Collection[Name]) -> Name:
@@ -88,7 +88,7 @@ def cannot_write(path: Path, reason: OSError) -> FileProblemError:
 
 
 def too_few_texts(count: int, *, needed: int = 4) -> DataError:
-    """Return the error for fewer texts than needed."""
+    """Return the error for too few texts."""
     return DataError(
         f"{count:,} distinct texts are too few: this estimate needs at least {needed}.",
         hint=f"Give at least {needed} distinct texts; a few hundred make the estimate stable.",

@@ -63,7 +63,7 @@ def name_without_folders(name: str) -> str:
 def replacing(path: Path) -> Iterator[Path]:
     """Yield a temporary path for a file or folder; rename it to `path` on success, remove it on failure.
 
-    Removes leftovers of killed processes. Raises `FileProblemError`.
+    Raises `FileProblemError`.
     """
     path = Path(path)
     try:
@@ -242,5 +242,5 @@ def mark_unfinished(folder: Path) -> Path:
 
 
 def is_unfinished(folder: Path) -> bool:
-    """Tell if `folder` is marked as unfinished."""
+    """Tell if `folder` is unfinished."""
     return (folder / _UNFINISHED).exists()

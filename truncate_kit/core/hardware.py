@@ -177,7 +177,7 @@ class PrecisionRow:
     vector_limit: float | None = None
     # Largest change of Spearman and Pearson, points; unset if only reported.
     score_limit: float | None = None
-    color: str  # in figures, from Okabe and Ito's colour-blind palette
+    color: str  # from Okabe and Ito's colour-blind palette
 
 
 # Graph names of transformers.js and the hub.

@@ -36,7 +36,7 @@ TERMINATED = 128 + signal.SIGTERM  # exit code of a terminated worker
 STEPS_INTERVAL = 0.2  # seconds between messages about steps
 REACHED_WITHIN = 10.0  # seconds to reach a cluster; Ray would try for minutes
 AHEAD = 2  # tasks queued per slot, so that machines do not wait
-RETRIES = 3  # of a task if its process or machine dies
+RETRIES = 3  # of a task
 
 
 class Processes(Engine):
@@ -45,7 +45,6 @@ class Processes(Engine):
     Scripts need the guard `if __name__ == "__main__":`.
 
     Args:
-        count: Number of processes.
         device: With `cuda`, process n uses GPU n; by default the CPU.
         threads: CPU threads of each process; by default an equal share.
 
@@ -58,7 +57,7 @@ class Processes(Engine):
         self._count, threads = check_threads(count, "count"), check_threads(threads)
         self._devices = [str(select_device(device))] * count
         if count > 1 and self._devices[0] != "cpu":
-            select_device(f"cuda:{count - 1}")  # one GPU for each process
+            select_device(f"cuda:{count - 1}")
             self._devices = [f"cuda:{place}" for place in range(count)]
         self._threads = threads or max(1, torch.get_num_threads() // count)
         # Workers fork fast: the server has imported only this module, and not used CUDA or OpenMP.
@@ -71,7 +70,7 @@ class Processes(Engine):
         self._stop()
 
     def run(self, work: Work[Task, Done], tasks: Iterable[Task], send: Send) -> Iterator[tuple[Task, Done]]:
-        """Yield each finished task with its result."""
+        """See `Engine.run`."""
         pool, running = self._started(work), dict[Future[Any], Task]()
         messages = self._messages
 
@@ -121,7 +120,6 @@ class RayCluster(Engine):
     Args:
         address: `auto` for this machine's cluster, else HOST:PORT of its head.
         gpus: GPUs of each task, fractions allowed; with 0 tasks run on the CPU.
-        cpus: CPUs of each task.
 
     Raises:
         UsageError: A number is out of bounds.
@@ -155,7 +153,7 @@ class RayCluster(Engine):
         self._ray, self._opened = None, False
 
     def run(self, work: Work[Task, Done], tasks: Iterable[Task], send: Send) -> Iterator[tuple[Task, Done]]:
-        """Yield each finished task with its result."""
+        """See `Engine.run`."""
         ray = self._ray or self._connect()
         if work is not self._work:
             # In a list: Ray would fetch a bare reference for every task.
@@ -236,7 +234,6 @@ def _finished(
     received: Callable[[], Iterable[Any]],
     send: Send,
 ) -> Iterator[tuple[Task, Any]]:
-    """Yield finished tasks with their results; submit tasks while fewer than `slots()` are running."""
     tasks = iter(tasks)
     while True:
         for task in islice(tasks, max(0, slots() - len(running))):
@@ -301,7 +298,6 @@ def _on_cluster(task: Any, key: str, references: list[Any], *more: Any) -> tuple
 def _perform(
     task: Any, key: str, packed: Callable[[], bytes], device: str, threads: int, messages: Any
 ) -> tuple[Any, Any]:
-    """Return a task's result and error; unpack the work only if its `key` is new."""
     torch.set_num_threads(threads)
     send, logger = _throttled(messages.put), logging.getLogger("truncate_kit")
     logger.addHandler(handler := logging.handlers.QueueHandler(SimpleNamespace(put_nowait=send)))
@@ -319,7 +315,7 @@ def _perform(
 
 
 def _throttled(send: Send) -> Send:
-    """Return a function that sends at most one step message per `STEPS_INTERVAL`, and always the last."""
+    """Send at most one step message per `STEPS_INTERVAL`, and always the last."""
     last = 0.0
 
     def send_some(message: Any) -> None:

@@ -50,7 +50,6 @@ class Result:
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
 
     def _repr_html_(self) -> str:
-        """Show tables and plots in a notebook."""
         return drawn("notebook", self)
 
     def card(self, *parts: Any) -> str:
@@ -297,14 +296,10 @@ def setting(
 ) -> Any:
     """Define a field of a settings class, checked by `check_settings`.
 
-    Args:
-        value: The default.
-        help: Option help; without it, the field has no option.
-        panel: Help panel.
-        bounds: Bounds of the number, or of each number in a tuple.
-        choices: Allowed names.
-        option: How the option differs from the field: `name`, `kind` (input type), `parse` (input to value),
-            `default` (as input), arguments of `typer.Option`.
+    help: Option help; without it, the field has no option.
+    bounds: Bounds of the number, or of each number in a tuple.
+    option: How the option differs from the field: `name`, `kind` (input type), `parse` (input to value),
+        `default` (as input), arguments of `typer.Option`.
     """
     metadata = {"help": help, "panel": panel, "bounds": bounds, "choices": choices, "option": option}
     return dataclasses.field(default=value, metadata=metadata)

@@ -161,7 +161,7 @@ FEWEST_DIFFERING = 20
 """Fewest queries with different scores for an interval of the difference of two models."""
 FEWEST_COMPARED_QUERIES = 50
 """Fewest queries for a bootstrap interval; on most queries, two models have equal scores."""
-RESAMPLES = 2_000  # bootstrap resamples of pairs or queries
+RESAMPLES = 2_000  # of pairs or queries
 TEXT_RESAMPLES = 500  # of texts; fewer, since each ranks twenty pairs per text
 _CELLS = 4_000_000  # counts held in memory at a time
 _SAME_SCORE = 1e-9  # points
@@ -179,10 +179,7 @@ def rank_correlations(first: Sequence[float], second: Sequence[float], counts: "
     This is Pearson's correlation of the ranks within the resample; ties get their mean rank (Spearman 1904). Only equal
     values tie: see `tied`. Exact up to 100,000 pairs.
 
-    Args:
-        first: First value of each pair.
-        second: Second value of each pair.
-        counts: Occurrences of each pair, (resamples, pairs); by default one resample, each pair once.
+    counts: Occurrences of each pair, (resamples, pairs); by default one resample, each pair once.
     """
     import numpy as np
 
@@ -198,7 +195,6 @@ def rank_correlations(first: Sequence[float], second: Sequence[float], counts: "
 
 
 def _ranks(values: Sequence[float], counts: Counts) -> Array:
-    """Return ranks within each resample, (resamples, pairs); ties get their mean rank."""
     import numpy as np
 
     group = np.unique(np.asarray(values, dtype=np.float64), return_inverse=True)[1]

@@ -100,7 +100,7 @@ class Origin(Result):
 class VocabularyCut(Result):
     """A vocabulary cut to the word pieces of texts."""
 
-    texts: int  # number
+    texts: int
     pieces: int  # kept
     full_pieces: int
     model_bytes: int  # all weights in float32
@@ -159,10 +159,7 @@ def settings_of(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def model_digests(folder: Path) -> dict[str, str]:
-    """Return the SHA-256, by name, of files that affect graphs (without tokenizer, prompts, casing).
-
-    The configuration is hashed without bookkeeping fields.
-    """
+    """Return the SHA-256, by name, of files that affect graphs (without tokenizer, prompts, casing)."""
     places = [folder]
     if (folder / MODULES).is_file():
         places += [folder / module["path"] for module in read_json(folder / MODULES)]
@@ -256,10 +253,10 @@ class Workspace:
         self.frozen = folder / "frozen"
         self.profile = folder / "analysis/profile.json"
         self.sweep_file = folder / RESULT_FILES["finetune"]
-        self.curve = folder / "curve.png"  # scores by layer
+        self.curve = folder / "curve.png"
         self.attention = folder / "attention.json"  # layer weights for some sentences
         self.attention_figure = self.attention.with_suffix(".png")
-        self.combination = folder / "combination"  # combination.json and figures
+        self.combination = folder / "combination"
         self.combination_file = folder / RESULT_FILES["combine"]
         self.frozen_heads = folder / "frozen-heads"  # figures, trials, cached states
         self.study = folder / "study"  # tables, figures and trials
@@ -289,11 +286,11 @@ class Workspace:
         return self.folder / f"suite-{name}.json"
 
     def remembered(self) -> Sources:
-        """Return the model and data of the last commands."""
+        """Read what `remember` recorded."""
         return Sources.read_if_whole(self._sources) or Sources()
 
     def remember(self, model: Source | None, *data: Source | str | Path | None) -> None:
-        """Record model, pairs and retrieval folder (a path) for the next command; skip unnamed bundled pairs."""
+        """Record model and data for the next command; skip unnamed bundled pairs."""
         changes: dict[str, Any] = {} if model is None else {"model": _absolute(model)}
         for source in data:
             if isinstance(source, str | Path):
@@ -342,7 +339,7 @@ class Folder(Result):
     file_bytes: int
     origin: str = ""  # in words
     graphs: tuple[str, ...] = ()  # exported
-    finished: int = 0  # such as trials
+    finished: int = 0
     waiting: int = 0  # the same command continues these
     spare_bytes: int = 0  # needed only to repeat the run
 
@@ -444,12 +441,10 @@ def _below(workspace: Workspace) -> list[Path]:
 
 
 def _is_own_folder(path: Path) -> bool:
-    """Tell if a path is a folder, not a link."""
     return path.is_dir() and not path.is_symlink()
 
 
 def _runs(workspace: Workspace) -> list[Path]:
-    """Return the folders of all runs."""
     below = _below(workspace)
     journals = {path.parent for path in below if path.name == RECORDS_FILE}
     folders = filter(_is_own_folder, below)
@@ -457,7 +452,6 @@ def _runs(workspace: Workspace) -> list[Path]:
 
 
 def _waits(run: Path) -> int:
-    """Count the unfinished parts of a run."""
     return len(list(run.glob("*.checkpoint"))) or int(is_unfinished(run))
 
 

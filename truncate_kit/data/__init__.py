@@ -1,4 +1,4 @@
 """Read pairs and texts from files and the Hugging Face hub; importing it loads neither torch nor `datasets`.
 
-Invalid data raise `DataError`; its message names file and row.
+Invalid data raise `DataError`.
 """

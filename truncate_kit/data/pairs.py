@@ -38,7 +38,7 @@ BUNDLED_FOLDER = Path(__file__).parent / "bundled"
 FRACTIONS = (0.8, 0.1, 0.1)
 """Default shares of the train, dev and test splits."""
 SHARES = (0.70, 0.15, 0.15)
-"""Shares of train, dev and test for word similarity sets."""
+"""Shares for word similarity sets."""
 USUAL_SCALES = ((0.0, 1.0), (1.0, 5.0), (0.0, 5.0), (0.0, 10.0))
 """Common score scales, narrowest first."""
 MOST_CLASSES = 20  # a column with more distinct values does not hold classes
@@ -233,7 +233,7 @@ class PairSplits:
 
     @property
     def overlap(self) -> Overlap:
-        """Count the pairs and sentences that train and test share, by exact match."""
+        """Compare train and test by exact match."""
         train, test = ({(pair.first, pair.second) for pair in pairs or ()} for pairs in (self.train, self.test))
         texts = set(chain.from_iterable(test))
         return Overlap(
@@ -390,7 +390,7 @@ def find_split_files(folder: Path) -> dict[str, list[Path]]:
 
 
 def split_named(name: str) -> str | None:
-    """Return the split that a word of a file's or folder's name stands for, if it is only one."""
+    """Return the only split that a file's or folder's name contains, if any."""
     splits = {_SPLITS[word] for word in re.split(r"[^a-z]+", name.lower()) if word in _SPLITS}
     return splits.pop() if len(splits) == 1 else None
 
@@ -431,7 +431,6 @@ def _read_saved(folder: Path) -> dict[str, Table]:
 
 
 def _tables_of(name: str, loaded: Mapping[str, Any]) -> dict[str, Table]:
-    """Return the tables of train, dev and test, each a `datasets.Dataset`. Raises `DataError` without any."""
     tables = {
         _SPLITS[theirs]: table_from_arrow(f"{name} ({theirs})", part.data.table)
         for theirs, part in loaded.items()
@@ -472,7 +471,6 @@ def _hides(table: Table, columns: Sequence[str] | None, *, classes: bool) -> boo
 
 
 def _columns(table: Table, wanted: Sequence[str] | None, role: str) -> Sequence[str]:
-    """Return the column names of both texts and the target; scores may be in a label column."""
     if wanted is None:
         texts = find_columns(table, PAIR, _NAME_THEM)
         target = find_columns(table, role) or find_columns(table, LABEL) or find_columns(table, role, _NAME_THEM)

@@ -41,7 +41,7 @@ class RetrievalSet:
     Attributes:
         documents: Title and text of each document, joined by a space.
         relevance: Grades > 0 of each query's answers, by index in `documents`; never empty.
-        other_queries: Queries of other splits (not train), excluded from training.
+        other_queries: Queries of other splits, not train.
     """
 
     name: str
@@ -194,7 +194,6 @@ def _judged(path: Path, documents: Mapping[str, str], queries: Mapping[str, str]
 
 
 def _judgements(path: Path, queries: Mapping[str, str]) -> Iterator[tuple[str, str, float]]:
-    """Yield query id, document id and grade."""
     with opened_text(path) as lines:
         for number, line in enumerate(lines, start=1):
             fields = [field.strip() for field in line.split("\t")]

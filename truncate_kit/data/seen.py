@@ -24,10 +24,7 @@ SEEN_FILE = "seen.pairs"
 
 
 def pair_key(first: str, second: str) -> int:
-    """Return a 64-bit hash of two texts that does not depend on their order.
-
-    A collision between a thousand pairs and a million others has a probability below 10⁻¹⁰.
-    """
+    """Return a 64-bit hash of two texts that does not depend on their order."""
     one, other = sorted((first, second))
     text = f"{len(one)} {one} {other}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
@@ -140,7 +137,7 @@ def unseen(splits: "PairSplits", model: str | Path) -> "PairSplits":
 
 
 def _as_learned(splits: "PairSplits", seen: Keys, model: str | Path) -> "tuple[PairSplits, Keys]":
-    """Split a set as in the model's training; also return the keys of train and dev."""
+    """Split a set as in training; also return the keys of train and dev."""
     from truncate_kit.data.pairs import complete_splits, splits_for
 
     try:

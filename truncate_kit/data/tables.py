@@ -1,6 +1,6 @@
 """Read CSV, TSV, JSON, Parquet and plain text; find columns by name.
 
-The standard library streams CSV and JSON lines, so that errors name the line. Invalid files raise `DataError`.
+The standard library streams CSV and JSON lines, so that errors name the line.
 """
 
 import csv
@@ -47,7 +47,7 @@ TRUTH = {"true": 1, "false": 0}
 _CELL = re.compile(r'(?:^|\t)(?:"((?:[^"]|"")*+)"|([^"\t]*))(?=\t|$)')  # enclosed or bare
 _NO_TEXT = re.compile(r"(?i)[-+\d.e]*|na|nan|null|none|true|false")
 _LINES_IN_FIELD = 1000
-_MOST_NAMED = 20  # columns in a message
+_MOST_NAMED = 20
 _OBJECTS = 'Write one object per line, such as {"sentence1": "…", "sentence2": "…", "score": 3.2}'
 _NAME_COLUMN = "Set `column` to the name of the text column."
 
@@ -177,7 +177,7 @@ class Table:
         return texts
 
     def lists(self, column: str, *, may_be_empty: bool = False) -> list[list[str]]:
-        """Return a column as lists of stripped texts; a cell holds one text or a list. may_be_empty: or neither."""
+        """Return a column as lists of stripped texts; a cell holds one text or a list."""
         cells = [value if isinstance(value, list) else [value] for value in self.values(column)]
         if may_be_empty:
             cells = [[text for text in cell if text is not None and text != ""] for cell in cells]
@@ -215,7 +215,7 @@ class Table:
 
 
 def read_table(path: Path) -> Table:
-    """Read a table file of at least one row. A column of a Parquet file is read when it is used."""
+    """Read a table file of at least one row."""
     parts = iter([_parquet_table(path)]) if _format_of_table(path) == ".parquet" else _lines(path, None)
     return _first_part(path, parts)
 
@@ -232,7 +232,7 @@ def read_shards(paths: Sequence[Path]) -> Table:
 
 
 def iter_tables(path: Path, choose: Callable[[Table], Sequence[str]]) -> Iterator[Table]:
-    """Yield some columns of a table file, 1,024 rows at a time. choose: maps a table to the names of these columns."""
+    """Yield the columns that `choose` names, 1,024 rows at a time."""
     if _format_of_table(path) == ".parquet":
         whole = read_table(path)
         yield from _parquet_parts(path, choose(whole))
@@ -260,7 +260,7 @@ def _first_part(path: Path, parts: Iterator[Table]) -> Table:
 
 
 def table_from_arrow(source: str, arrow: Any) -> Table:
-    """Convert a pyarrow table. A column is converted when it is used."""
+    """Convert a pyarrow table."""
     names = list(map(str, arrow.schema.names))
     _check_names(source, names)
 
@@ -272,7 +272,7 @@ def table_from_arrow(source: str, arrow: Any) -> Table:
 
 
 def _class_names(schema: Any) -> dict[str, dict[str, str]]:
-    """Return the names of numbered classes that the datasets library writes into a schema."""
+    """Return the class names that the datasets library writes into a schema."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         named = {column: kind["names"] for column, kind in features.items() if kind.get("_type") == "ClassLabel"}
@@ -327,7 +327,6 @@ def _parquet_parts(path: Path, names: Sequence[str], *, whole: bool = False) -> 
 
 
 def _num_values(metadata: Any, name: str) -> int:
-    """Return the number of values of a column, lists counted by their items."""
     groups = map(metadata.row_group, range(metadata.num_row_groups))
     chunks = (group.column(place) for group in groups for place in range(group.num_columns))
     return sum(chunk.num_values for chunk in chunks if f"{chunk.path_in_schema}.".startswith(f"{name}."))
@@ -393,7 +392,6 @@ def _table_of_objects(source: str, rows: Sequence[tuple[int, dict[str, Any]]], p
 
 
 def _rows(path: Path, *, quoted: bool, stream: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first line number and the fields of each row."""
     if not quoted:
         for number, line in enumerate(stream, start=1):
             text = line.rstrip("\r\n")

@@ -63,11 +63,9 @@ def load_triplets(
     Text columns are used unchanged. In an NLI set, each premise and entailed hypothesis form a row, with a
     contradicting hypothesis if there is one.
 
-    Args:
-        name_or_path: As in `load_pairs`.
-        columns: Anchors, positives and any columns of negatives, or two texts and an NLI label; by default common
-            names. A cell may hold a list of texts.
-        negatives: Require a negative in every row.
+    columns: Anchors, positives and any negatives, or two texts and an NLI label; by default common names. A cell may
+        hold a list of texts.
+    negatives: Require a negative in every row.
     """
     name, tables = read_tables(name_or_path)
     table = tables.get("train") or next(iter(tables.values()))

@@ -46,7 +46,7 @@ class Evaluation(Result):
     spearman: float
     pearson: float
     num_pairs: int
-    cosines: tuple[float, ...]  # similarity of each pair, by the encoder's own measure if defined
+    cosines: tuple[float, ...]  # similarity of each pair
 
 
 def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
@@ -194,7 +194,7 @@ def score_pairs(
 def run_sts(
     encoder: TextEncoder, data: str, *, seen: str | None, model: str, note: Note, progress: Progress, **_: object
 ) -> SuiteReport:
-    """Score the STS sets of a folder, with and without training pairs; seen: path of the training pairs."""
+    """Score the STS sets of a folder, with and without training pairs."""
     from truncate_kit.data.suites import find_sts, read_trained_pairs
 
     sets, name = find_sts(data), seen

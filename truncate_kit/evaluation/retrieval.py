@@ -133,7 +133,7 @@ def _no_documents(num_queries: int) -> Best:
 def _nearest(best: Best, scores: Tensor, first: int, top: int) -> Best:
     """Update the `top` + 1 best documents of each query; one of these may be the query itself.
 
-    best: best documents so far. scores: similarities (q, n) of documents from index `first` on.
+    scores: similarities (q, n) of documents from index `first` on.
     """
     values, indices = scores.topk(min(top + 1, scores.shape[1]), dim=1)
     tied = (scores == values[:, -1:]).sum(dim=1) > (values == values[:, -1:]).sum(dim=1)
@@ -272,7 +272,6 @@ def compare(
     Vectors are float32 and int8.
 
     lean: A truncated model, distilled on the full model's vectors.
-    names: Names in the report.
     """
     progress = reporter(progress)
     sides = {"full": encode_set(full, data, progress), "lean": encode_set(lean, data, progress)}
@@ -379,7 +378,7 @@ def score_retrieval(
     begin = time.perf_counter()
     lists = max(1, min(lists, len(texts) // TEXTS_PER_LIST))
     index = faiss.IndexIVFFlat(faiss.IndexFlatIP(width), width, lists, faiss.METRIC_INNER_PRODUCT)
-    index.cp.min_points_per_centroid = 1  # with the default of 39, FAISS would warn on stderr
+    index.cp.min_points_per_centroid = 1  # else FAISS warns
     index.train(texts)
     index.add(texts)
     index.nprobe = min(probes, lists)

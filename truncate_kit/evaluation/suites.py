@@ -1,4 +1,4 @@
-"""Evaluation suites, one row each in `SUITES`. Importing this module does not import torch."""
+"""Evaluation suites, one row each in `SUITES`."""
 
 from collections.abc import Mapping
 from importlib import import_module

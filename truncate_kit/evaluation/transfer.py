@@ -42,9 +42,9 @@ Rows = NDArray[np.int64]
 Labels = NDArray[np.int64]
 Layers = tuple[int, ...]
 
-BASE_LAYERS = 13  # layers of a base model, embeddings included; large models have more
+BASE_LAYERS = 13  # embeddings included; large models have more
 FEWEST_ROWS = 8  # training rows needed to choose layers
-QUICK: dict[str, Any] = {"splits": 3, "max_rows": 2000}  # fast, rough scores
+QUICK: dict[str, Any] = {"splits": 3, "max_rows": 2000}
 WIDTH = 256  # features of a hidden state after reduction
 RIDGE = 1e-3  # penalty as a share of the mean feature variance
 # As in BERT-LC; the paper's "regularization parameter" of 10 is read as scikit-learn's C.
@@ -99,7 +99,7 @@ class Task:
         states: Pooled hidden states of distinct texts, (L', m, d), if the model has layers; with `activation`, after
             the pooler's linear part.
         small: `states` reduced for ridge regressions, (L', m, k) in float64.
-        subsets: All subsets of layers, small ones first: 1,092 with up to 4 of 13 layers.
+        subsets: All subsets of layers, small ones first.
     """
 
     cls: Tensor | None = None
@@ -262,7 +262,7 @@ def run_transfer(
     progress: Progress,
     **_: object,
 ) -> SuiteReport:
-    """Score the classification sets of a folder. quick: use fewer splits and rows (`QUICK`)."""
+    """Score the classification sets of a folder."""
     settings = TransferSettings(fractions=fractions or (1.0,), head=head, **(QUICK if quick else {}))
     sets, seen = find_transfer(data), seen_by(model)
     for one in sets:
@@ -372,7 +372,6 @@ def _score(
 
 
 def _split(task: Task, places: tuple[Rows, Rows], settings: TransferSettings, seed: int) -> dict[str, Any]:
-    """Score one split: return the chosen layers, and accuracies in points."""
     features, labels = {"as it is": task.as_is}, dict[str, str]()
     if task.cls is not None:
         features["CLS pooler"] = task.cls
