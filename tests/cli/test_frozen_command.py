@@ -59,7 +59,7 @@ def test_scored_on_unseen_pairs_only_by_the_heads_own_score(capsys, tiny_folder,
     assert load_encoder(folder / "exported/frozen").depth == 2
     stored = scored(run(capsys, "evaluate", folder / "exported/frozen", "--vectors", "int8", "--json"))
     assert stored["Spearman"] == pytest.approx(score["Spearman"], abs=5)
-    assert "leave out --dimensions" in refused(capsys, "evaluate", folder / "exported/frozen", "--dimensions", 3)
+    assert "without --dimensions" in refused(capsys, "evaluate", folder / "exported/frozen", "--dimensions", 3)
     quick = ("--quick", "--backends", "torch-fp32", "--lengths", 4, "--repeats", 1, "--json")
     bench = json.loads(run(capsys, "bench", folder / "exported/frozen", *quick))
     assert bench["contestants"][0]["score"] == pytest.approx(score["Spearman"], abs=0.3)
@@ -68,6 +68,6 @@ def test_scored_on_unseen_pairs_only_by_the_heads_own_score(capsys, tiny_folder,
     (folder / "queries.csv").write_text("query,relevant\nthe cat sat,a dog ran\na mat,the big tree\n")
     pytest.importorskip("faiss")
     out = run(capsys, "evaluate", folder / "exported/frozen", "--suite", "retrieval", "--data", "queries.csv")
-    assert "codes, compared by a trained score" in out
+    assert "codes that a trained score compares" in out
     said = refused(capsys, "finetune", folder / "exported/frozen", "--data", folder / "pairs.csv", "--layer", 1)
     assert "is a frozen model with heads" in said

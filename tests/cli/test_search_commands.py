@@ -81,7 +81,7 @@ def test_a_graph_is_checked_and_quantized_by_cosines_of_the_model_itself(capfd, 
     command = ("export", tiny_folder("bert"), "--onnx", "--data", folder, "--workspace", tmp_path / "made")
     out, err = run_both(capfd, *command, "--precision", "int8")
     assert "has no graded pairs: the model's cosines between queries and documents replace the grades" in err
-    assert "All layers in int8 cost" in out
+    assert "Loss with all layers in int8" in out
     found = json.loads(run(capfd, *command, "--json"))
     assert found["scored_on"].endswith("/test")
     assert found["spearman"] == pytest.approx([100.0, 100.0], abs=0.1)

@@ -143,5 +143,5 @@ def test_what_a_graph_is_made_for(exported, tmp_path):
     graph.write_bytes(b"")
     int8 = replace(report, precision="int8", file=graph.name, graph_sha256={}, model_sha256={})
     (tmp_path / "export.json").write_text(record_with(tmp_path, int8))
-    with pytest.raises(DeviceError, match="no kernels on CUDA"):
+    with pytest.raises(DeviceError, match="no int8 kernels on CUDA"):
         check_runnable(graph, "cuda")

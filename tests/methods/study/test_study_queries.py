@@ -81,7 +81,7 @@ def test_a_task_is_what_finetune_does_with_the_same_data(tiny_folder, home, tmp_
         ('data = "graded.csv"\nretrieval = "search"\nsearch_metric = "map"', "search_metric: "),
         ('data = "search"\nobjective = "cosine"', "objective cosine does not suit"),
         ('data = "graded.csv"\nobjective = "search"', "objective search does not suit"),
-        ('data = "graded.csv"\nobjective = "dropout"', "no objective 'dropout' here"),
+        ('data = "graded.csv"\nobjective = "dropout"', "'dropout' is not an objective"),
     ],
 )
 def test_what_makes_no_sense_is_one_sentence_and_a_hint(tiny_folder, home, task, message):
