@@ -138,6 +138,12 @@ def test_lists_of_different_lengths(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
+def test_empty_negatives_in_a_list_are_skipped(tmp_path, name):
+    path = write(tmp_path / name, ("query", "pos", "neg"), [("q", ["p"], [None, "n1", "", "n2"])])
+    assert load_triplets(path, negatives=True).rows == (("q", "p", "n1"), ("q", "p", "n2"))
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "rows.parquet"])
 def test_passages_are_their_titles_and_texts(tmp_path, name):
     """Tevatron's layout."""
     passages = [[{"docid": str(n), "title": "t" if n else "", "text": f"p{n}"}] for n in range(2)]

@@ -482,8 +482,8 @@ def _light(value: Any) -> Any:
     """Return texts, numbers and lists of texts; a passage is its title and text. Shorten other lists and objects."""
     if isinstance(value, dict):
         return f"{value.get('title') or ''} {value['text']}".strip() if isinstance(value.get("text"), str) else {}
-    if isinstance(value, list) and value and not isinstance(value[0], str):
-        return list(map(_light, value if isinstance(value[0], dict) else value[:1]))
+    if isinstance(value, list) and value:
+        return list(map(_light, value[:1] if isinstance(value[0], int | float | list) else value))
     return value
 
 
