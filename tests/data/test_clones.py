@@ -98,8 +98,9 @@ def test_a_folder_with_one_table(tmp_path):
         tmp_path / "pairs.tsv", ("split", *NAMES), [("dev" if n > 20 else "train", *row) for n, row in enumerate(ROWS)]
     )
     assert texts(load_pairs(tmp_path))["dev"] == [row[0] for row in ROWS[21:]]
+    assert len(read_trained_pairs(tmp_path)) == 30
     write_table(tmp_path / "pairs.tsv", NAMES, ROWS)
-    assert len(load_pairs(tmp_path).train) == 30
+    assert len(load_pairs(tmp_path).train) == len(read_trained_pairs(tmp_path)) == 30
 
 
 OBJECTS = [dict(zip(NAMES, row, strict=True)) for row in ROWS]

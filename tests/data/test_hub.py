@@ -8,6 +8,7 @@ from datasets import Dataset, DatasetDict
 
 from truncate_kit.core.errors import DataError
 from truncate_kit.data.pairs import is_hub_name, load_pairs
+from truncate_kit.data.suites import read_trained_pairs
 
 # In a process of its own: `datasets` reads its cache folder from the environment when it is imported.
 READ = """
@@ -52,6 +53,7 @@ def test_what_save_to_disk_writes_is_read(tmp_path):
     assert [(pair.first, pair.target) for pair in splits.train] == [
         (row["sentence1"], row["score"]) for row in rows[8:]
     ]
+    assert len(read_trained_pairs(tmp_path / "halves")) == 40
     whole.save_to_disk(tmp_path / "whole")
     assert len(load_pairs(tmp_path / "whole").train) == 40
     (tmp_path / "whole/state.json").write_text("{}")

@@ -6,7 +6,16 @@ from itertools import chain, combinations
 from pathlib import Path
 
 from truncate_kit.core.errors import DataError
-from truncate_kit.data.pairs import PairSet, TextPair, find_split_files, pairs_of, short_name, split_named, split_tables
+from truncate_kit.data.pairs import (
+    PairSet,
+    TextPair,
+    find_split_files,
+    pairs_of,
+    read_tables,
+    short_name,
+    split_named,
+    split_tables,
+)
 from truncate_kit.data.seen import Keys, merged, text_keys
 from truncate_kit.data.tables import (
     LABEL,
@@ -17,7 +26,6 @@ from truncate_kit.data.tables import (
     find_negatives,
     format_of,
     is_table,
-    read_shards,
     read_table,
     stem_of,
 )
@@ -62,13 +70,9 @@ def find_transfer(folder: str | Path) -> tuple[PairSet, ...]:
 
 
 def read_trained_pairs(path: str | Path) -> Keys:
-    """Return the keys of a file's pairs, or of train and dev in a folder; scores are optional."""
-    path = Path(path)
-    if path.is_dir():
-        tables = {split: read_shards(files) for split, files in find_split_files(path).items()}
-    else:
-        tables = split_tables(path)
-    if path.is_dir() or len(tables) > 1:
+    """Return the keys of a file's pairs, or of train and dev if it has splits; scores are optional."""
+    _, tables = read_tables(path)
+    if not Path(path).is_file() or len(tables) > 1:
         tables.pop("test", None)
     if not tables:
         raise DataError(f"{path} holds no train or dev split.", hint="Give the training file itself.")
