@@ -115,6 +115,7 @@ def test_a_column_of_splits_divides_a_file_as_published(tmp_path, column, names)
         }
         assert splits.notes == ()
         assert not splits.one_file
+        assert splits.split("test") is splits.evaluation is splits.test
     assert load_triplets(file, columns=("sentence1", "sentence2")).rows == tuple(row[6:] for row in rows[::3])
     (found,) = find_sts(tmp_path)
     assert [pair.first for pair in found] == [row[6] for row in rows[2::3]]

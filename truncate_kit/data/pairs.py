@@ -208,7 +208,7 @@ class PairSplits:
         if name is None:
             return self.evaluation
         if name not in splits:
-            hint = f"Use one of: {', '.join(splits)}. A single file has no splits: give a folder, or leave out `split`."
+            hint = f"Use one of: {', '.join(splits)}. A file without a column `split` has none: leave out `split`."
             raise UsageError(f"{self.name} has no split {name!r}.", hint=hint)
         return splits[name]
 
@@ -344,11 +344,12 @@ def divided(tables: dict[str, Table]) -> dict[str, Table]:
     if len(tables) != 1:
         return tables
     (table,) = tables.values()
+    names = {**_SPLITS, "trial": "dev"}  # SICK has a trial split
     for column in sorted(table.columns, key=lambda column: plain_name(column) != "split"):
         if not re.search("split|(set|fold|partition)$", plain_name(column)):
             continue
         values = table.labels(column, may_be_empty=True)
-        splits = [(_SPLITS | {"trial": "dev"}).get(value.lower()) for value in values]  # SICK has a trial split
+        splits = [names.get(value.lower()) for value in values]
         if None not in splits:
             rows = {split: [row for row, own in enumerate(splits) if own == split] for split in SPLIT_NAMES}
             return {split: table.select(chosen) for split, chosen in rows.items() if chosen}
