@@ -27,7 +27,7 @@ def pairs():
 
 
 def tied(encoder, pairs):
-    """Spearman where the cosine of a text with itself is exactly 1."""
+    """Return Spearman with a cosine of exactly 1 for equal texts."""
     first, second = (encoder.vectors([getattr(pair, side) for pair in pairs]).double() for side in ("first", "second"))
     cosines = np.array([float(a @ b / (a.norm() * b.norm())) for a, b in zip(first, second, strict=True)])
     cosines[[pair.first == pair.second for pair in pairs]] = 1.0

@@ -52,7 +52,7 @@ def test_the_published_figure_of_a_real_model(mteb, minilm_vectors, stsb):
     assert SuiteReport.from_dict(json.loads(report.to_json())) == report
 
 
-@pytest.mark.filterwarnings("ignore:Task name all", "ignore:Some prompts")  # it wants names of its own
+@pytest.mark.filterwarnings("ignore:Task name all", "ignore:Some prompts")  # from mteb
 @pytest.mark.parametrize(
     "settings",
     [

@@ -1,4 +1,4 @@
-"""Evaluation suites are rows: one more row is read, run, written, shown and put on the page by what is there."""
+"""A new row in `SUITES` is a new suite: it is read, run, saved, shown and put on the page."""
 
 import json
 import sys

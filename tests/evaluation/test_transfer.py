@@ -1,4 +1,4 @@
-"""The transfer suite equals plain loops over scikit-learn, and looks at nothing it must not see."""
+"""The transfer suite equals plain loops over scikit-learn, which never fit on test rows."""
 
 from dataclasses import replace
 from itertools import combinations
@@ -65,7 +65,7 @@ def encoder(tiny_folder):
 
 
 class VectorsOnly:
-    """The same vectors from something that has no layers to show."""
+    """The same vectors from an encoder without layers."""
 
     def __init__(self, encoder):
         self.encode = encoder.encode
@@ -180,7 +180,7 @@ def test_accuracies_of_a_combination(encoder, words):
 
 
 def planted(seed=0, rows=200, layers=4, width=6):
-    """States of which layers 1 and 2 together tell the class; what each of them adds is noise of its own."""
+    """Return states and classes; only the mean of layers 1 and 2, whose noise cancels, tells the class."""
     drawn = np.random.default_rng(seed)
     labels = drawn.integers(2, size=rows)
     states = drawn.normal(size=(layers, rows, width)).astype(np.float32)
