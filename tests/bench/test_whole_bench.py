@@ -2,13 +2,16 @@
 
 import shutil
 import sys
+from collections import Counter
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from unittest.mock import Mock
 
+import numpy as np
 import onnx
 import pytest
 import torch
+from onnx import helper, numpy_helper
 
 from tests.support.families import TINY_CONFIGS, WORDS
 from tests.support.retrieval import retrieval_folder
@@ -18,14 +21,16 @@ from truncate_kit.bench.run import Subject, scored_fields
 from truncate_kit.bench.run import bench as bench_with
 from truncate_kit.bench.runners import PeerRunner
 from truncate_kit.core.errors import ModelError, UsageError
+from truncate_kit.core.files import digest_of
 from truncate_kit.core.hardware import INSTRUCTIONS
 from truncate_kit.core.results import file_for
 from truncate_kit.data.pairs import PairSet, TextPair, load_pairs
 from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
-from truncate_kit.export.record import check_record
-from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.export.exporting import export_onnx
+from truncate_kit.export.record import check_record, read_exports, record_with
+from truncate_kit.export.runtime import OUTPUT
 from truncate_kit.models.loading import load_encoder, random_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.store import encoder_digest, origin_of
@@ -208,39 +213,66 @@ def test_peak_memory_is_measured(duo):
     assert all(row.peak_bytes > 2**20 for row in rows)
 
 
-def test_a_runtime_that_fails_leaves_the_others_their_figures(duo, monkeypatch):
-    failure = "ONNX Runtime fp32 failed: CUDA error 700"
-    monkeypatch.setattr(OnnxEncoder, "encode", Mock(side_effect=RuntimeError("CUDA error 700\nat line 3")))
-    result = bench(duo / "lean", texts=TEXTS, **ONCE)
-    assert [row.absent for row in result.contestants] == [None, f"at one sentence: {failure}"]
+@pytest.fixture
+def faulty(duo, tmp_path):
+    """A function that adds `table`[31 - id] of each token to the vectors of the lean model's graph."""
+
+    def change(table):
+        folder = Path(shutil.copytree(duo / "lean", tmp_path / f"model-{len(table)}"))
+        export_onnx(load_encoder(folder), folder)
+        (report,), model = read_exports(folder), onnx.load(folder / "model.onnx")
+        (last,) = (node for node in model.graph.node if OUTPUT in node.output)
+        last.output[list(last.output).index(OUTPUT)] = "plain"
+        for name, value in {"table": np.array(table, np.float32), "last": np.array(31), "axes": np.array([1])}.items():
+            model.graph.initializer.append(numpy_helper.from_array(value, name))
+        model.graph.node.extend(
+            [
+                helper.make_node("Sub", ["last", "input_ids"], ["places"]),
+                helper.make_node("Gather", ["table", "places"], ["added"]),
+                helper.make_node("ReduceSum", ["added", "axes"], ["sum"]),
+                helper.make_node("Add", ["plain", "sum"], [OUTPUT]),
+            ]
+        )
+        onnx.save(model, folder / "model.onnx")
+        digests = {"model.onnx": digest_of(folder / "model.onnx")}
+        (folder / "export.json").write_text(record_with(folder, replace(report, graph_sha256=digests)))
+        return folder
+
+    return change
+
+
+def test_a_runtime_that_fails_leaves_the_others_their_figures(faulty):
+    failure = "ONNX Runtime fp32 failed: "
+    folder = faulty([0] * 29)  # too short for the first token of texts, which random ids lack
+    result = bench(folder, texts=TEXTS, **ONCE)
+    assert rows_of(result)["onnx-fp32"].absent.startswith(f"at one sentence: {failure}")
     scenarios = {name: {row.scenario for row in result.timings if row.backend == name} for name in BACKENDS}
     assert scenarios["onnx-fp32"] == {"latency", "throughput"}  # what was timed before stays
     assert scenarios["torch-fp32"] == {"latency", "throughput", "one sentence", "real set"}
-    scored = bench(duo / "lean", pairs=PAIRS, **ONCE)
-    assert [row.absent for row in scored.contestants] == [None, f"while scoring: {failure}"]
+    scored = rows_of(bench(folder, pairs=PAIRS, **ONCE))
+    assert scored["onnx-fp32"].absent.startswith(f"while scoring: {failure}")
+    assert scored["torch-fp32"].score is not None
     with pytest.raises(UsageError, match="No runtime could be measured: ONNX Runtime fp32: at one sentence"):
-        bench(duo / "lean", texts=TEXTS, **ONCE | {"backends": ["onnx-fp32"]})
-    monkeypatch.setattr(OnnxEncoder, "prepare", Mock(side_effect=RuntimeError("CUDA error 700")))
-    assert [row.absent for row in bench(duo / "lean", **ONCE).contestants] == [None, failure]
-    monkeypatch.setattr(OnnxEncoder, "prepare", Mock(side_effect=ModelError("It is damaged.", hint="Export it again.")))
-    with pytest.raises(ModelError, match="damaged"):
-        bench(duo / "lean", **ONCE)
+        bench(folder, texts=TEXTS, **ONCE | {"backends": ["onnx-fp32"]})
+    folder = faulty([0])
+    rows = rows_of(bench(folder, **ONCE))
+    assert rows["onnx-fp32"].absent.startswith(failure)
+    assert rows["torch-fp32"].absent is None
+    (folder / "model.onnx").write_bytes(b"damaged")
+    with pytest.raises(ModelError, match="has changed since"):
+        bench(folder, **ONCE)
 
 
-def test_a_runtime_whose_vectors_are_no_numbers_is_not_scored_by_queries(duo, tmp_path, monkeypatch):
+def test_a_runtime_whose_vectors_are_no_numbers_is_not_scored_by_queries(duo, faulty, tmp_path):
     """A search would rank NaN first, so a few bad texts would cost most of the score."""
-    data, encode = read_retrieval(retrieval_folder(tmp_path / "set")), OnnxEncoder.encode_ids
-
-    def some_wrong(runner, ids):
-        vectors = encode(runner, ids)
-        vectors[3, 1] = float("nan")
-        return vectors
-
-    monkeypatch.setattr(OnnxEncoder, "encode_ids", some_wrong)
-    rows = rows_of(bench(duo / "lean", pairs=data, **ONCE))
-    reason = "while scoring: ONNX Runtime fp32 failed: NaN or infinity in the vectors of 1 of 75 texts"
+    data, encoder = read_retrieval(retrieval_folder(tmp_path / "set")), load_encoder(duo / "lean")
+    counts = Counter(chain(*map(set, encoder.token_ids([*data.queries, *data.documents]))))
+    rare, bad = counts.most_common()[-1]
+    folder = faulty([float("nan") if 31 - place == rare else 0 for place in range(32)])
+    rows = rows_of(bench(folder, pairs=data, **ONCE))
+    reason = f"while scoring: ONNX Runtime fp32 failed: NaN or infinity in the vectors of {bad} of 75 texts"
     assert (rows["onnx-fp32"].score, rows["onnx-fp32"].absent) == (None, reason)
-    expected = evaluate_retrieval(load_encoder(duo / "lean"), data, model="lean").means["nDCG@10"]
+    expected = evaluate_retrieval(encoder, data, model="lean").means["nDCG@10"]
     assert rows["torch-fp32"].score == pytest.approx(expected)
 
 

@@ -219,14 +219,15 @@ def make_runner(
 
 
 def guarded(key: Key, call: Callable[..., Value]) -> Callable[..., Value]:
-    """Wrap `call`: every exception except `TruncateKitError` becomes `AbsentError`."""
+    """Wrap `call`: a failure of the runtime becomes `AbsentError`."""
 
     def guard(*arguments: Any, **options: Any) -> Value:
         try:
             return call(*arguments, **options)
-        except TruncateKitError:
-            raise
         except Exception as error:  # runtimes and compilers may raise any exception
+            # Our own errors have the runtime's as their cause; a damaged graph ends the bench.
+            if isinstance(error, TruncateKitError) and (call is make_runner or error.__cause__ is None):
+                raise
             backend = BACKENDS[key[1]]
             reason = "out of GPU memory" if is_out_of_memory(error) else first_line(error)
             runtime = "torch.compile" if backend.compiled else backend.title
