@@ -139,7 +139,7 @@ def diagnose(
 
 def _unless(fits: object, name: str, found: str, needed: object, otherwise: str, hint: str) -> MachineCheck:
     verdict = "ok" if fits else "problem" if needed else otherwise
-    return MachineCheck(name, found, verdict, "" if fits else hint)  # type: ignore[arg-type]
+    return MachineCheck(name, found, verdict, "" if fits else hint)  # type: ignore[arg-type]  # names of verdicts
 
 
 def known_extras() -> tuple[str, ...]:

@@ -107,6 +107,10 @@ def test_what_judges_nothing_recommends_nothing(lean, tmp_path):
     bundled = replace(bench, scored_on="bundled/test", bundled=True)
     cases = {
         "few": (replace(bench, quality=bench.quality | {"num_pairs": 3}), "3 pairs are too few"),
+        "alike": (
+            replace(bench, metric="nDCG@10", quality=bench.quality | {"num_higher": 0, "num_lower": 8}),
+            "8 of 500 queries differ, 0 of them higher: worse",
+        ),
         "bundled": (bundled, "their scores say little about your task"),
         "none": (replace(bench, quality=None, others_busy=0.5), "6.0 times as fast, both models in torch fp32. Other"),
     }
@@ -114,6 +118,8 @@ def test_what_judges_nothing_recommends_nothing(lean, tmp_path):
         found = write_page(write_run(tmp_path / name, lean, bench=report, sweep=replace(a_sweep(), model="mine")))
         assert found.recommendations[0].startswith("Not shown")
         assert ground in " ".join(found.grounds[0])
+        reason = ground if name in ("few", "alike") else "its score was not compared on your pairs"
+        assert reason in found.recommendations[0]
     alone = write_page(write_run(tmp_path / "alone", lean, bench=None))
     assert "its speed was not compared" in alone.recommendations[0]
     miniature = replace(a_sweep(), model="mini-bert")  # for which the bundled pairs were made

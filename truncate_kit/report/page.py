@@ -268,14 +268,14 @@ def recommend(run: Run) -> tuple[str, list[str]]:
         grounds.append(f"The lean model is {gain:.1f} times as fast, both models in {BACKENDS[backend].title}.")
     grounds += rough_speeds(None if bench is None else bench.others_busy)
     place = "as measured" if run.made is None else run.made.place
-    verdict, why = _judge(None if few or run.says_little(on) else scores, gain)
+    verdict, why = _judge(None if run.says_little(on) else scores, gain, few)
     return f"{verdict} ({place}): {why}.", [*grounds, *run.notes]
 
 
-def _judge(scores: dict[str, Any] | None, gain: float | None) -> tuple[str, str]:
+def _judge(scores: dict[str, Any] | None, gain: float | None, few: str | None) -> tuple[str, str]:
     speed = "its speed was not compared" if gain is None else f"it is {gain:.1f} times as fast"
-    if scores is None:
-        return "Not shown", f"{speed}, and its score was not compared on your pairs"
+    if scores is None or few:
+        return "Not shown", f"{speed}, and {few or 'its score was not compared on your pairs'}"
     pair = f"{scores['lean']:.1f} against {scores['full']:.1f} for the full model"
     if scores["low"] > 0:
         return "Take the lean model", f"it scores higher ({pair}) and {speed}"
