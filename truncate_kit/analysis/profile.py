@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -108,7 +109,7 @@ def profile(
     blocks = blocks if blocks > 1 and len(drawn) >= max(8, (4 if streamed else 2) * blocks) else 0
     watch, measure = reporter(progress), _streamed if streamed else _in_memory
     groups = None if pairs is None else _groups(drawn, pairs)
-    measured, (states, *_) = measure(models, drawn, settings, blocks, groups, watch)
+    measured, (states, *_) = measure(models, drawn, replace(settings, intervals=blocks), groups, watch)
     held = {} if streamed else {text: place for place, text in enumerate(drawn)}
     read = partial(layer_states, encoder, progress=watch, **_reading(settings))
     measured["spearman"] = None if pairs is None else _spearman(read, pairs, held, states)
@@ -239,40 +240,30 @@ def _compared_layers(models: Sequence[Encoder]) -> tuple[int, ...]:
 
 
 def _in_memory(
-    models: Sequence[Encoder],
-    texts: Sequence[str],
-    settings: AnalysisSettings,
-    blocks: int,
-    groups: Tensor | None,
-    progress: Progress,
+    models: Sequence[Encoder], texts: Sequence[str], settings: AnalysisSettings, groups: Tensor | None, watch: Progress
 ) -> Measured:
     states = [torch.empty(model.depth + 1, len(texts), model.width, dtype=torch.float32) for model in models]
     scores, layers, without = LabelFreeScores(), _compared_layers(models), None
-    for batches in iter_states(models, texts, progress=progress, **_reading(settings)):
+    for batches in iter_states(models, texts, progress=watch, **_reading(settings)):
         _score(scores, models[0], batches[0], raw=settings.raw)
         for held, (places, pooled, _, _) in zip(states, batches, strict=True):
             held[:, places] = pooled
     same: dict[str, Any] = {name: getattr(settings, name) for name in ("estimator", "kernel", "level", "seed")}
-    curve, matrix = compare_layers(*states, layers=layers, blocks=blocks, groups=groups, **same)
+    curve, matrix = compare_layers(*states, layers=layers, blocks=settings.intervals, groups=groups, **same)
     if settings.outliers:
         without, _ = compare_layers(*states, layers=layers, outliers=settings.outliers, blocks=0, **same)
     return {"cka": curve, "cka_without_outliers": without, "cka_matrix": matrix} | scores.result(), states
 
 
 def _streamed(
-    models: Sequence[Encoder],
-    texts: Sequence[str],
-    settings: AnalysisSettings,
-    blocks: int,
-    groups: Tensor | None,
-    progress: Progress,
+    models: Sequence[Encoder], texts: Sequence[str], settings: AnalysisSettings, groups: Tensor | None, watch: Progress
 ) -> Measured:
     """Measure in constant memory, holding the states of a sample only."""
-    order, bounds = text_blocks(len(texts), blocks, groups, settings.seed)
+    order, bounds = text_blocks(len(texts), settings.intervals, groups, settings.seed)
     if any(stop - start < FEWEST_TEXTS for start, stop in bounds):
         bounds = []
     texts, blocks = [texts[place] for place in order.tolist()], len(bounds)
-    measured, sample = _in_memory(models, texts[:SAMPLE_TEXTS], settings, 0, None, progress)
+    measured, sample = _in_memory(models, texts[:SAMPLE_TEXTS], replace(settings, intervals=0), None, watch)
     scores, layers, total = LabelFreeScores(), _compared_layers(models), len(texts)
     masks = [outlier_mask(states, settings.outliers) for states in sample] if settings.outliers else []
     fresh = partial(StreamedCKA, estimator=settings.estimator, pairs=[*enumerate(layers)])
@@ -280,7 +271,7 @@ def _streamed(
     for start, stop in bounds or [(0, total)]:
 
         def report(task: str, done: int, _: int, start: int = start) -> None:
-            progress(task, start + done, total)
+            watch(task, start + done, total)
 
         block = fresh()
         for batches in iter_states(models, texts[start:stop], progress=report, **_reading(settings)):
