@@ -93,6 +93,15 @@ def test_a_probability_is_told_in_words_instead_of_the_confidence(loss, word):
     assert replace(found, probability=None).sureness == f"confidence {found.confidence:.2f}"
 
 
+def test_an_unlikely_drop_has_no_first_layer():
+    signs = BERT | {"effective_rank": (70.0,) * 9}
+    unlikely, possible = (
+        predict_drop(DISCRIMINATOR, **signs, untrained_spearman=(60.0,) * 8 + (60.0 - loss,)) for loss in (3.0, 5.0)
+    )
+    assert (unlikely.sureness, unlikely.from_layer) == ("unlikely", None)
+    assert (possible.sureness, possible.from_layer) == ("possible", 6)
+
+
 def test_a_better_last_layer_is_unlikely_to_drop_whatever_its_rank():
     """No sweep had a rank below a fifth of the middle's: the fit is not extended to it."""
     rank = (70.0,) * 8 + (0.01,)

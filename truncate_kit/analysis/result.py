@@ -58,7 +58,7 @@ NOT_PREDICTED = "A drop at the end of the model cannot be predicted for classes 
 class DropPrediction(Result):
     """Prediction of a drop in similarity scores at the end of a model."""
 
-    from_layer: int | None  # first layer of a predicted drop
+    from_layer: int | None  # first layer of a predicted drop, missing if the drop is unlikely
     confidence: float  # 0.5 (a guess) to 1, not calibrated
     sentence: str
     signs: dict[str, float]  # by name, CKA first
@@ -120,17 +120,19 @@ def predict_drop(
     if effective_rank is not None or untrained_spearman is not None:
         name, (sign, corroborated) = next(iter(signs.items()))
         reasons += f"; the {name} ({sign:.2f}) {'agrees' if corroborated == by_cka else 'disagrees'}"
-    drops = by_cka and corroborated is not False
+    probability = None
+    if untrained_spearman is not None and effective_rank is not None:
+        likely = drop_probability(untrained_spearman, effective_rank)
+        probability = round(min(0.99, max(0.01, likely)), 2)  # fitted on few models
+    drops = by_cka and corroborated is not False and (probability is None or probability >= LIKELIHOODS[0][0])
     near = (high if by_cka else low) or cka
     margin = level - (near[-1] if near[-1] is not None else last) - CKA_DROP
     strength = min(1.0, max(0.0, margin if by_cka else -margin) / CKA_DROP)
     ceiling = _ceiling(by_cka, corroborated, with_reference=reference is not None)
     agreeing = sum(says_drop == drops for _, says_drop in signs.values()) / len(signs) if signs else 1.0
     confidence = round(0.5 + (ceiling - 0.5) * strength * agreeing, 2)
-    from_layer, probability = None, None
-    if untrained_spearman is not None and effective_rank is not None:
-        likely = drop_probability(untrained_spearman, effective_rank)
-        probability = round(min(0.99, max(0.01, likely)), 2)  # fitted on few models
+    from_layer = None
+    if probability is not None:
         reasons += "; these signs tell discriminators from other kinds of model, not runs of one model"
     elif drops:
         reasons += f"; confidence {confidence:.2f}, not calibrated"
