@@ -294,7 +294,7 @@ def run_case(name: str, folder: Path) -> None:
         vectors = read_vectors(home, [path for path in files if path.stat().st_mtime_ns != before.get(path)])
     except Exception as error:  # a folder that cannot be read is a finding as well
         vectors, record["unread"] = {}, f"unread: {error!r}"
-    np.savez(folder / f"{name}.npz", **vectors)  # type: ignore[arg-type]  # no name is allow_pickle
+    np.savez(folder / f"{name}.npz", **vectors)  # type: ignore[arg-type]  # for mypy, a key could be allow_pickle
     (folder / f"{name}.json").write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
     print(f"{name}: exit code {run.returncode}, {len(vectors)} vector sets, {time.time() - begin:.0f} s", flush=True)
 

@@ -20,7 +20,7 @@ UNKNOWN = "A drop of similarity scores at the end of this model is neither predi
 
 
 @pytest.mark.parametrize(
-    ("cka", "signs", "from_layer", "confidence", "said"),
+    ("cka", "signs", "from_layer", "confidence", "phrase"),
     [
         (
             DISCRIMINATOR,
@@ -53,11 +53,11 @@ UNKNOWN = "A drop of similarity scores at the end of this model is neither predi
         ((None, *DISCRIMINATOR[1:]), BERT, 6, 0.65, ""),
     ],
 )
-def test_the_rule(cka, signs, from_layer, confidence, said):
+def test_the_rule(cka, signs, from_layer, confidence, phrase):
     predicted = predict_drop(cka, **signs)
     assert predicted.from_layer == from_layer
     assert confidence is None or predicted.confidence == confidence
-    assert said in predicted.sentence
+    assert phrase in predicted.sentence
     assert ("confidence" in predicted.sentence) == (from_layer is not None)
     assert predicted.last_before == (None if from_layer is None else from_layer - 1)
     assert predicted.signs["CKA lost at the end"] > 0.15 or not from_layer

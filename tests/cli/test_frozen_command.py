@@ -32,8 +32,8 @@ def frozen(capsys, tiny_folder, folder, *more):
 
 def test_all_steps_tables_and_figures(capsys, tiny_folder, folder, drawn):
     out = frozen(capsys, tiny_folder, folder, "--texts", folder / "raw.txt", "--layer", "all", "--verbose")
-    for said in ("cosine", "siamese", "autoencoder"):
-        assert said in out
+    for step in ("cosine", "siamese", "autoencoder"):
+        assert step in out
     assert "Largest errors on test" in out
     assert "of the " in out
     assert "distinct test sentences are also in train" in out
@@ -64,10 +64,10 @@ def test_scored_on_unseen_pairs_only_by_the_heads_own_score(capsys, tiny_folder,
     bench = json.loads(run(capsys, "bench", folder / "exported/frozen", *quick))
     assert bench["contestants"][0]["score"] == pytest.approx(score["Spearman"], abs=0.3)
     assert bench["models"][0]["width"] == 4 + 8  # codes, not the width of a state
-    # Search by codes is told of, and training them otherwise is refused.
+    # Retrieval reports that it compares codes; `finetune` does not train heads.
     (folder / "queries.csv").write_text("query,relevant\nthe cat sat,a dog ran\na mat,the big tree\n")
     pytest.importorskip("faiss")
     out = run(capsys, "evaluate", folder / "exported/frozen", "--suite", "retrieval", "--data", "queries.csv")
     assert "codes that a trained score compares" in out
-    said = refused(capsys, "finetune", folder / "exported/frozen", "--data", folder / "pairs.csv", "--layer", 1)
-    assert "is a frozen model with heads" in said
+    error = refused(capsys, "finetune", folder / "exported/frozen", "--data", folder / "pairs.csv", "--layer", 1)
+    assert "is a frozen model with heads" in error

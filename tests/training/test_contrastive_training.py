@@ -122,9 +122,9 @@ except TruncateKitError as error:
 def test_two_processes_train_as_one_with_the_whole_batch_and_hear_if_the_other_ends(tmp_path):
     # Batches of 6, 6 and 1 row: the second process gets no row of the last one. Dropout, which differs, is off.
     folder = tiny_without_dropout(tmp_path / "model")
-    said = "There are no texts. Give some.", "Another process of this run has ended. Look for an error"
+    messages = "There are no texts. Give some.", "Another process of this run has ended. Look for an error"
     done = in_two_processes(_WORKER.format(out=str(tmp_path), folder=str(folder)))
-    for (code, printed, errors), expected in zip(done, said, strict=True):
+    for (code, printed, errors), expected in zip(done, messages, strict=True):
         assert (code, printed.strip().startswith(expected)) == (0, True), errors
     for chunk in (None, 4):
         alone, _ = gradients_and_training(folder, ALONE, chunk)

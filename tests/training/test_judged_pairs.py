@@ -51,8 +51,8 @@ def test_queries_of_one_split_are_divided(tmp_path):
         for place, grade in grades.items()
     }
     assert {(pair.first, pair.second, pair.target) for _, pairs in data.items() for pair in pairs} == answers
-    said = "24 queries with 48 answers for training, 12 for selection and 12 for reporting."
-    assert f"{whole.name}: {said}" in data.notes
+    counts = "24 queries with 48 answers for training, 12 for selection and 12 for reporting."
+    assert f"{whole.name}: {counts}" in data.notes
 
 
 def test_a_train_split_teaches_and_other_splits_never_do(tmp_path):
@@ -165,8 +165,8 @@ def test_who_taught_and_chose_is_known_afterwards(tiny_folder, tmp_path):
     with pytest.raises(UsageError, match="The objective search needs queries for evaluation"):
         finetune(encoder, data, out=tmp_path / "without", training=SEARCH)
     whole = read_retrieval(folder)
-    said = f"lean was trained or selected on 36 of 48 queries of {whole.name}"
-    assert seen_among(whole, lean).startswith(said)
+    warning = f"lean was trained or selected on 36 of 48 queries of {whole.name}"
+    assert seen_among(whole, lean).startswith(warning)
     left, how = unseen_queries(whole, lean)
     assert set(left.queries) == set(reports.queries)
-    assert how.startswith(said)
+    assert how.startswith(warning)

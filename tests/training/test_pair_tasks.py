@@ -36,10 +36,10 @@ def test_the_classifier_sees_both_vectors_and_their_distance():
 def test_f1_equals_scikit_learn():
     generator = torch.Generator().manual_seed(0)
     for _ in range(20):
-        said, true = (torch.randint(3, (30,), generator=generator).float().tolist() for _ in range(2))
+        predicted, true = (torch.randint(3, (30,), generator=generator).float().tolist() for _ in range(2))
         for place in range(3):
-            expected = f1_score([y == place for y in true], [y == place for y in said])
-            assert f1(said, true, place) == pytest.approx(expected)
+            expected = f1_score([y == place for y in true], [y == place for y in predicted])
+            assert f1(predicted, true, place) == pytest.approx(expected)
     assert f1([0.0], [0.0], 1.0) == 0.0
 
 
