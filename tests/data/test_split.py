@@ -123,6 +123,8 @@ def test_a_column_of_splits_divides_a_file_as_published(tmp_path, column, names)
     assert {*read_trained_pairs(file).tolist()} == {pair_key(*row[6:]) for row in rows if row[0] != names[2]}
     answers = write_table(tmp_path / "q.csv", (column, "query", "relevant"), [(row[0], *row[6:]) for row in rows])
     assert read_retrieval(answers).queries == tuple(row[6] for row in rows[2::3])
+    chosen = read_retrieval(answers, chooses=True)
+    assert (chosen.queries, chosen.other_queries) == tuple(tuple(row[6] for row in rows[place::3]) for place in (1, 2))
 
 
 def test_a_column_that_only_looks_like_splits(tmp_path, named_file):

@@ -106,12 +106,12 @@ def read_retrieval(
     an answer are dropped. Documents may be empty.
 
     Each row of a file is a query and its answers, one or a list; hard negatives and rows with the label 0 only add
-    documents. A column `split` marks the test rows (`split_tables`).
+    documents. A column `split` marks the splits (`split_tables`).
 
     corpus: For a file: more texts to search, read by `read_texts`.
     split: For a folder: name of a file in qrels; by default test, else dev, else the only file.
     metric: Selection metric: ndcg, mrr or recall.
-    chooses: For selection: prefer dev to test if dev has at least 2 × `FEWEST_QUERIES` queries.
+    chooses: For selection: prefer dev to test if dev has at least 2 × `FEWEST_QUERIES` queries (rows of a file).
 
     Raises:
         UsageError: The metric is unknown, a folder gets `corpus`, or a file `split`.
@@ -125,7 +125,7 @@ def read_retrieval(
         raise UsageError(f"{path} has no qrels folder, so no splits.", hint=f"Leave out `split`. {_LAYOUT}")
     if path.is_dir():
         raise DataError(f"{path} is not a retrieval folder.", hint=f"{_LAYOUT} Or give a file of queries and answers.")
-    return replace(_read_file(path, corpus), metric=chooses_by)
+    return replace(_read_file(path, corpus, chooses=chooses), metric=chooses_by)
 
 
 def _read_folder(folder: Path, split: str | None, *, chooses: bool) -> RetrievalSet:
@@ -211,9 +211,12 @@ def _judgements(path: Path, queries: Mapping[str, str]) -> Iterator[tuple[str, s
             yield query, document, float(grade)
 
 
-def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
+def _read_file(file: Path, corpus: str | Path | None, *, chooses: bool) -> RetrievalSet:
     tables = split_tables(file)
-    table = next(tables[split] for split in ("test", "dev", "train") if split in tables)
+    enough = len(tables.get("dev", ())) >= 2 * FEWEST_QUERIES
+    order = ("dev", "test", "train") if chooses and enough else ("test", "dev", "train")
+    table = tables.pop(next(split for split in order if split in tables))
+    tables.pop("train", None)
     first, second = find_columns(table, PAIR, "Call the columns query and relevant.")
     asked, answers = table.texts(first), table.lists(second)
     others = (table.lists(column, may_be_empty=True) for column in find_negatives(table))
@@ -233,6 +236,7 @@ def _read_file(file: Path, corpus: str | Path | None) -> RetrievalSet:
         query_ids=queries,
         queries=queries,
         relevance=tuple(relevant.values()),
+        other_queries=tuple(chain(*(other.texts(first) for other in tables.values()))) if chooses else (),
     )
 
 
