@@ -1,5 +1,6 @@
 """Which layers dev cannot tell apart: resampled scores against scores of the resamples, intervals by hand."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -88,6 +89,29 @@ def test_layers_that_are_alike_are_rarely_left_out(layers, seeds):
     generator = np.random.default_rng(0)
     whole = sum(len(best_layers(*made(generator, layers, seeds))[0]) == layers for _ in range(200))
     assert whole >= 0.91 * 200  # three standard errors below 95 %
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_set_is_the_model_confidence_set(seed):
+    """Hansen, Lunde and Nason (2011, section 3.1.2, T_R): losses of 300 pairs, by loops over pairs of layers."""
+    generator = np.random.default_rng(seed)
+    values = generator.normal(0, 20, (1, 300)) + generator.normal(np.linspace(0, 6, 7)[:, None], 20, (7, 300))
+    means, draws = values.mean(1), values[:, generator.integers(0, 300, (DRAWS, 300))].mean(-1)
+    left, removed = list(range(7)), 0
+    while len(left) > 1:
+        excess, boots = dict.fromkeys(left, 0.0), []
+        for one, other in itertools.permutations(left, 2):
+            moved = draws[other] - draws[one] - (draws[other] - draws[one]).mean()
+            error = np.sqrt(np.mean(moved**2))
+            boots.append(np.abs(moved) / error)
+            excess[one] = max(excess[one], (means[other] - means[one]) / error)
+        worst = max(excess, key=excess.get)
+        if np.mean(np.max(boots, axis=0) >= excess[worst]) > 0.05:
+            break
+        left.remove(worst)
+        removed += 1
+    assert best_layers(means[:, None], draws[:, None])[0] == left
+    assert removed
 
 
 def test_a_better_layer_is_found_and_its_lead_is_that_of_the_largest_of_many():
