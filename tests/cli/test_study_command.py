@@ -6,23 +6,13 @@ from pathlib import Path
 import pytest
 
 from tests.support.commands import fails, fails_on_a_full_disk, run
-from tests.support.files import pairs_file
+from tests.support.files import study_file
 from tests.support.trials import read_trials
 
 
 @pytest.fixture
 def study(tiny_folder, tmp_path) -> Path:
-    pairs_file(tmp_path / "graded.csv", "score", (0, 1, 2, 3, 4, 5))
-    (tmp_path / "study.toml").write_text(
-        f"""
-        seeds = 1
-        layers = "2,3"
-        training = {{ epochs = 2, learning_rate = 1e-3 }}
-        models = [{{ model = "{tiny_folder("bert")}", name = "model" }}]
-        tasks = [{{ data = "graded.csv", name = "graded" }}]
-        """
-    )
-    return tmp_path / "study.toml"
+    return study_file(tiny_folder("bert"), tmp_path, epochs=2, seeds=1, layers="2,3")
 
 
 @pytest.fixture
@@ -55,12 +45,12 @@ def test_a_disk_that_fills_up_keeps_what_is_finished_and_the_study_goes_on(study
     assert [[trial.layer for trial in trials] for trials in read_trials(finished).values()] == [[2, 3]]
 
 
-@pytest.mark.parametrize("place", ["/sys/truncate-kit", "graded.csv/study"])
+@pytest.mark.parametrize("place", ["/sys/truncate-kit", "pairs.csv/study"])
 def test_a_place_that_cannot_be_written_to(study, tmp_path, place, capfd):
     assert fails(capfd, "study", study, "--workspace", tmp_path / place).startswith("Error: Cannot write ")
 
 
 def test_data_that_is_not_there_leaves_no_workspace(study, tmp_path, capsys):
-    (tmp_path / "graded.csv").unlink()
-    assert "graded.csv" in fails(capsys, "study", study, "--workspace", tmp_path / "out")
+    (tmp_path / "pairs.csv").unlink()
+    assert "pairs.csv" in fails(capsys, "study", study, "--workspace", tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -81,13 +81,14 @@ def words_folder(folder: Path) -> Path:
     return folder
 
 
-def study_file(model: Path, home: Path, *, epochs: int = 12, seeds: int = 2) -> Path:
-    """A study of four layers; by default a trial takes half a second."""
+def study_file(model: Path, home: Path, *, epochs: int = 12, seeds: int = 2, layers: str = "all") -> Path:
+    """A study of `pairs.csv`, written beside it; by default a trial takes half a second."""
     rows = [f"the {a} sat,a {b} ran,{(3 * i + j) % 6}" for i, a in enumerate(NOUNS) for j, b in enumerate(NOUNS)]
     (home / "pairs.csv").write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n")
     (home / "study.toml").write_text(
         f"""
         seeds = {seeds}
+        layers = "{layers}"
         training = {{ epochs = {epochs}, batch_size = 8, learning_rate = 1e-3 }}
         models = [{{ model = "{model}", name = "bert" }}]
         tasks = [{{ data = "pairs.csv", name = "pairs" }}]

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 
 from tests.support.adapting import TEXTS, gradients_and_adaptation
 from tests.support.distributed import assert_same, free_port, in_two_processes, tiny_without_dropout
-from tests.support.files import pairs_file
+from tests.support.files import study_file
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.results import read_records
 from truncate_kit.methods.priors import AdaptationResult
@@ -44,22 +44,13 @@ def together(tiny_folder, tmp_path_factory):
     home = tmp_path_factory.mktemp("together")
     folder = tiny_without_dropout(home / "model")
     (home / "raw.txt").write_text("\n".join(TEXTS[:60]) + "\n")
-    pairs_file(home / "pairs.csv", "score", range(6))
-    (home / "study.toml").write_text(
-        f"""
-        seeds = 1
-        layers = "1"
-        training = {{ epochs = 1, learning_rate = 1e-3 }}
-        models = [{{ model = "{tiny_folder("bert")}", name = "bert" }}]
-        priors = [{{ texts = "raw.txt", epochs = 1 }}]
-        tasks = [{{ data = "pairs.csv", name = "pairs" }}]
-        """
-    )
+    study = study_file(tiny_folder("bert"), home, epochs=1, seeds=1, layers="1")
+    study.write_text(f'{study.read_text()}\n[[priors]]\ntexts = "raw.txt"\nepochs = 1\n')
     finetune = ["finetune", tiny_folder("bert"), "--layer", "1", "--seeds", "1", "--epochs", "1"]
     finetune += ["--data", home / "pairs.csv", "--prior-texts", home / "raw.txt", "--prior-epochs", "1"]
     commands = [
         [str(part) for part in (*command, "--workspace", home / str(command[0]), "--json")]
-        for command in (finetune, ["study", home / "study.toml"])
+        for command in (finetune, ["study", study])
     ]
     ports = [free_port(), free_port()]
     program = _PROGRAM.format(out=str(home), folder=str(folder), commands=commands, ports=ports)
