@@ -214,7 +214,8 @@ def test_of_the_leading_choices_the_one_that_learns_best_from_few_texts_is_taken
 
 
 def test_of_the_leading_choices_one_is_chosen_from_long_texts_too(tiny, tmp_path, monkeypatch):
-    monkeypatch.setattr(learning, "FEW_TOKENS", tokens := 9)  # the tiny model reads no text of as many as it is
+    tokens = 9
+    monkeypatch.setattr(learning, "FEW_TOKENS", tokens)  # the tiny model reads at most 40, fewer than the constant
     more = made_texts(len(TINY_TEXTS), seed=1)
     long = [f"{one} {other} the cat sat on the mat" for one, other in zip(TINY_TEXTS, more, strict=True)]
     assert min(map(len, tiny.token_ids(long))) > tokens
