@@ -68,7 +68,7 @@ def test_few_dev_pairs_do_not_rank_layers(tiny_folder, tmp_path, caplog, number)
     assert (found.certainty.lead is None) == (number < 20)
     if number < 20:
         assert found.certainty.alike == found.certainty.compared
-        assert "The choice rests on 19 dev pairs, too few to tell layers apart." in certainty_in_words(found.certainty)
+        assert "19 dev pairs are too few to tell layers apart." in certainty_in_words(found.certainty)
     assert [record.message for record in caplog.records].count(found.certainty.warning or "") == bool(
         found.certainty.warning
     )
@@ -129,10 +129,10 @@ def test_a_choice_among_noise_is_called_chance():
     assert sure.warning is None
     assert replace(sure, alike=(1, 2), lead=4.9).warning is None
     noise = replace(sure, alike=(1, 2), lead=7.2, number=60)
-    assert "rests on 60 dev pairs, too few to tell these layers apart" in noise.warning
+    assert "60 dev pairs are too few to tell these layers apart" in noise.warning
     assert certainty_in_words(noise).startswith(noise.warning)
     few = certainty(of_layers({1: 70.0}), number=49, unit="queries")
-    assert "rests on 49 queries, too few" in few.warning
+    assert "49 queries are too few" in few.warning
 
 
 def of_layers(scores, seeds=(0,)):

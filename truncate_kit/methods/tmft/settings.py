@@ -156,14 +156,12 @@ class Certainty(Result):
     @property
     def warning(self) -> str | None:
         """Return a sentence if the choice may be chance."""
+        few = f"{self.number:,} {self.unit} are too few to tell"
         if self.lead is None:
-            return f"The choice rests on {self.number} {self.unit}, too few to tell layers apart."
+            return f"{few} layers apart."
         if self.alike != self.compared or self.lead < CHANCE:
             return None
-        return (
-            f"The choice rests on {self.number:,} {self.unit}, too few to tell these layers apart: "
-            f"a lead of {self.lead:.1f} points would be needed."
-        )
+        return f"{few} these layers apart: a lead of {self.lead:.1f} points would be needed."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
