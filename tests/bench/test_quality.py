@@ -13,7 +13,7 @@ from truncate_kit.core.errors import DataError
 from truncate_kit.core.vectors import draw_counts
 from truncate_kit.data.seen import numbers_of
 from truncate_kit.evaluation.graded import paired_difference
-from truncate_kit.report.measuring import quality_sentence
+from truncate_kit.report.measuring import gained_table, quality_sentence
 
 
 def quality_difference(lean, full, targets, **options):
@@ -72,7 +72,9 @@ def test_few_pairs_give_no_verdict(count):
     targets = list(range(count))
     found = quality_difference(targets, targets[::-1], targets)
     assert (found["low"], found["high"]) == pytest.approx((200, 200))
-    said = quality_sentence(replace(a_bench(), quality=found), found)
+    report = replace(a_bench(), quality=found)
+    said, (gain,) = quality_sentence(report, found), (row[-1] for row in gained_table(report).rows if "score" in row[0])
+    assert gain == ("+200.0" if count < 20 else "+200.0 [+200.0, +200.0]")
     if count < 20:
         assert said.endswith(f": +200.00 points; {count} pairs are too few to tell which model is better.")
     else:

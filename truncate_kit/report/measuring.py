@@ -148,7 +148,7 @@ def gained_table(report: BenchReport) -> Table | None:
     sizes += [("weights on disk, kB", "smaller", kilobytes[0], kilobytes[1])]
     rows = [(name, f"{a:,}", f"{b:,}", f"{b / a:.2f}× {word}") for name, word, a, b in sizes if a and b]
     if quality is not None:
-        difference = "{difference:+.1f} [{low:+.1f}, {high:+.1f}]".format(**quality)
+        difference = ("{difference:+.1f}" + " [{low:+.1f}, {high:+.1f}]" * (not report.too_few)).format(**quality)
         rows.append((f"score ({report.metric} × 100)", f"{quality['lean']:.1f}", f"{quality['full']:.1f}", difference))
     for name, scenario in (("one sentence, ms", "one sentence"), ("sentences per second", "real set")):
         places = ("full", plain), ("lean", plain), ("lean", fast)
