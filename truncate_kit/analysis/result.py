@@ -131,16 +131,14 @@ def predict_drop(
     ceiling = _ceiling(by_cka, corroborated, with_reference=reference is not None)
     agreeing = sum(says_drop == drops for _, says_drop in signs.values()) / len(signs) if signs else 1.0
     confidence = round(0.5 + (ceiling - 0.5) * strength * agreeing, 2)
-    from_layer = None
+    kept = (layer for layer in range(1, depth) if (value := cka[layer]) is None or value >= level - CKA_DROP)
+    from_layer = 1 + max(kept, default=0) if drops else None
     if probability is not None:
         reasons += "; these signs tell discriminators from other kinds of model, not runs of one model"
     elif drops:
         reasons += f"; confidence {confidence:.2f}, not calibrated"
     expected = "A drop of similarity scores at the end of this model is neither predicted nor ruled out"
     if drops:
-        from_layer = depth
-        while from_layer > 1 and (value := cka[from_layer - 1]) is not None and value < level - CKA_DROP:
-            from_layer -= 1
         expected = f"Scores are expected to drop from layer {from_layer} on"
     if probability is not None:
         place = "at the end of this model" if from_layer is None else f"from layer {from_layer} on"
