@@ -2,6 +2,7 @@
 
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from contextlib import suppress
@@ -44,6 +45,14 @@ def test_a_failure_leaves_what_was_there(tmp_path):
         assert sorted(tmp_path.rglob("*")) == before
         write_text(tmp_path / "text", "old")
     assert (tmp_path / "text").read_text() == "old"
+
+
+def test_a_folder_that_was_removed_meanwhile_is_not_written_in_part(tmp_path):
+    with pytest.raises(FileProblemError, match="No such file"), replacing(tmp_path / "workspace/model") as target:
+        write_json(target / "first.json", 1)
+        shutil.rmtree(tmp_path / "workspace")
+        write_json(target / "second.json", 2)
+    assert not (tmp_path / "workspace/model").exists()
 
 
 @pytest.mark.parametrize(("umask", "rights"), [(0o022, 0o644), (0o077, 0o600)])

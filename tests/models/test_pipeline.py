@@ -15,7 +15,7 @@ from transformers import AutoModel
 
 from tests.support.fake_hub import COMMIT, logged_in
 from tests.support.families import TINY_CONFIGS
-from truncate_kit.core.errors import ModelError
+from truncate_kit.core.errors import FileProblemError, ModelError
 from truncate_kit.models.loading import load_encoder, position_limit
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.store import encoder_digest
@@ -144,3 +144,21 @@ def test_a_text_may_fill_the_positions_and_no_token_more(family, padding):
         model(torch.full((1, limit), 7))
         with pytest.raises((IndexError, RuntimeError)):
             model(torch.full((1, limit + 1), 7))
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_a_workspace_that_is_removed_while_a_model_is_saved(tiny_folder, tmp_path, monkeypatch, before):
+    encoder = load_encoder(tiny_folder("bert"))
+    write = encoder.backbone.save_pretrained
+
+    def removing(target):
+        if before:
+            shutil.rmtree(tmp_path / "workspace")
+        write(target)
+        if not before:
+            shutil.rmtree(tmp_path / "workspace")
+
+    monkeypatch.setattr(encoder.backbone, "save_pretrained", removing)
+    with pytest.raises(FileProblemError, match="No such file"):
+        save_encoder(encoder, tmp_path / "workspace/lean/model")
+    assert not list(tmp_path.rglob("model"))

@@ -68,8 +68,10 @@ def replacing(path: Path) -> Iterator[Path]:
     path = Path(path)
     try:
         with _made(path.parent), _temporary(path) as folder:
-            target, old = folder / path.name, folder / _REPLACED
+            target, old, own = folder / path.name, folder / _REPLACED, folder.stat()
             yield target
+            if not os.path.samestat(own, folder.stat()):  # removed, then recreated by a later write
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             _finish(target)
             if target.is_dir() and path.is_dir():
                 path.rename(old)
