@@ -82,6 +82,16 @@ def test_a_file_that_the_class_would_rebuild(family, change, tmp_path):
     check(folder, tmp_path / "saved")
 
 
+def test_a_class_in_python_gives_way_to_the_file(tmp_path):
+    """PhoBERT has both: transformers' class reads bpe.codes, all other runtimes tokenizer.json."""
+    folder = make_splitting("roberta", tmp_path / "model")
+    (folder / "vocab.txt").write_text("ab@@ 1\nc 1\n")
+    (folder / "bpe.codes").write_text("a b 1\n")
+    settings = json.loads((folder / "tokenizer_config.json").read_text()) | {"tokenizer_class": "PhobertTokenizer"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    check(folder, tmp_path / "saved")
+
+
 UNIGRAM = {"vocab_size": 140, "model_type": "unigram"}
 BPE = {
     "vocab_size": 420, "model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity",
