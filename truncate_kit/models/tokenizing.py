@@ -1,4 +1,4 @@
-"""Read and write tokenizers as their tokenizer.json says, whatever transformers' class makes of it."""
+"""Read and write tokenizers exactly as in tokenizer.json, of which transformers' classes drop parts."""
 
 import copy
 import json
@@ -64,15 +64,15 @@ def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerBase:
 def _add_end_token(folder: Path, tokenizer: Any) -> None:
     """Add the end token that tokenizer_config.json asks for and tokenizer.json omits, as transformers 4 did.
 
-    Models such as e5-mistral-7b-instruct were trained to pool this token.
+    Models such as e5-mistral-7b-instruct pool this token.
     """
     values = _settings_of(folder)
     kind, own_code = str(values.get("tokenizer_class") or ""), bool(values.get("auto_map"))
     if values.get("add_eos_token") is not True or not (own_code or _WITH_END.match(kind)):
         return
     ids = tokenizer("a")["input_ids"]
-    if tokenizer.eos_token is not None and ids[-1] != tokenizer.eos_token_id:
-        tokenizer.add_bos_token = ids[0] == tokenizer.bos_token_id
+    if tokenizer.eos_token is not None and ids[-1:] != [tokenizer.eos_token_id]:
+        tokenizer.add_bos_token = ids[:1] == [tokenizer.bos_token_id]
         tokenizer.add_eos_token = True
 
 
@@ -101,10 +101,8 @@ def _of_sentencepiece(file: Path, made: Any) -> tuple[Any, Tokenizer]:
         made.vocab_file = str(file)
         rules: Tokenizer = SLOW_TO_FAST_CONVERTERS[type(made).__name__](made).converted()
     else:
-        if type(made) in (
-            PreTrainedTokenizerFast,
-            LlamaTokenizer,
-        ):  # with a start token by default, as before transformers 5
+        if type(made) in (PreTrainedTokenizerFast, LlamaTokenizer):
+            # With a start token by default, as before transformers 5.
             settings = _settings_of(file.parent)
             ends = {f"add_{end}_token": settings.get(f"add_{end}_token", end == "bos") for end in ("bos", "eos")}
             made = LlamaTokenizer.from_pretrained(file.parent, **ends)
