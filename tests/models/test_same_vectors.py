@@ -1,4 +1,4 @@
-"""A folder that loads gives the vectors of sentence-transformers, whatever its files say; else it is refused."""
+"""Any folder that loads gives the same vectors as in sentence-transformers, for every field of its files."""
 
 import inspect
 import itertools
@@ -34,11 +34,11 @@ FIELDS = {
     "2_Dense/config.json": fields_of(models.Dense.__init__),
     "3_Normalize/config.json": fields_of(models.Normalize.__init__),
 }  # fmt: skip
-# Not of one model's folder: paths, tokens of access, and where it is run.
+# Not stored in a model's folder: paths, access tokens, device.
 PLACES = {"self", "model_name_or_path", "modules", "device", "cache_folder", "cache_dir", "token", "revision",
           "local_files_only", "trust_remote_code", "tokenizer_name_or_path", "model_card_data", "backend"}  # fmt: skip
 LENGTHS = {"max_seq_length", "truncate_dim"}
-# The words are whole; casing, length and prompts are in use beside each field.
+# Fields with values of their own.
 SPECIAL = [
     ("sentence_bert_config.json", {"model_args": {name: value}})
     for name, value in [
@@ -65,7 +65,7 @@ def pipeline(tiny_folder, tmp_path_factory) -> Path:
 
 
 def differs(folder: Path) -> bool:
-    """Whether both load the folder, and give other vectors."""
+    """Return whether both libraries load the folder but give different vectors."""
     try:
         ours = load_encoder(folder)
     except TruncateKitError:
@@ -95,7 +95,7 @@ def test_the_folder_itself_is_read_and_equal(pipeline):
 @pytest.mark.parametrize("file", FIELDS)
 def test_every_field_of_a_file(pipeline, file, tmp_path):
     cases = [{name: value} for name in FIELDS[file] if name not in PLACES for value in VALUES]
-    # Nobody wants texts or vectors of length 0, as sentence-transformers reads false.
+    # Not tested: false as a length, which sentence-transformers reads as 0.
     cases = [values for values in cases if values.keys().isdisjoint(LENGTHS) or 0 not in values.values()]
     cases += [values for other, values in SPECIAL if other == file]
     assert [values for values in cases if differs(changed(pipeline, tmp_path / "model", file, values))] == []

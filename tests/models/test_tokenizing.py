@@ -1,4 +1,4 @@
-"""Token ids are those of tokenizer.json, whatever transformers' class makes of the file, also after saving."""
+"""Token ids equal those of tokenizer.json, also after saving, even if transformers' class gives others."""
 
 import io
 import json
@@ -33,7 +33,7 @@ def own_ids(folder: Path, texts: list[str] = TEXTS, length: int = 36) -> list[li
 
 
 def check(folder: Path, saved: Path) -> None:
-    """The encoder, its saved cut and sentence-transformers read the ids that the file gives."""
+    """Check that encoder, saved cut and sentence-transformers give the ids of the file."""
     encoder = load_encoder(folder, max_length=36)
     assert encoder.token_ids(TEXTS) == own_ids(folder)
     cut = truncate(encoder, 2)
@@ -103,7 +103,7 @@ DEBERTA = {
 }  # fmt: skip
 ALBERT = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "control_symbols": "[CLS],[SEP],[MASK]"}
 PIECES: dict[str, tuple[str, dict, int, int, int, int]] = {
-    # File, model, how far ids of pieces are moved, and the ids of the unknown, first and last token.
+    # File, training options, shift of piece ids, and the ids of the unknown, first and last token.
     "deberta-v3": ("spm.model", UNIGRAM | DEBERTA, 0, 3, 1, 2),
     "xlm-roberta": ("sentencepiece.bpe.model", UNIGRAM, 1, 3, 0, 2),
     "camembert": ("sentencepiece.bpe.model", UNIGRAM, 4, 3, 5, 6),
@@ -114,13 +114,13 @@ PIECES: dict[str, tuple[str, dict, int, int, int, int]] = {
 
 
 def without_accents(text: str) -> str:
-    """As ALBERT reads texts before its sentencepiece model does."""
+    """Return the text as ALBERT normalizes it before sentencepiece."""
     return "".join(one for one in unicodedata.normalize("NFKD", text) if not unicodedata.combining(one)).lower()
 
 
 @pytest.mark.parametrize("name", PIECES)
 def test_folders_with_a_sentencepiece_model_alone(name, tmp_path):
-    """The ids are those of sentencepiece itself, moved as each family numbers them, between its special tokens."""
+    """The ids are sentencepiece's own, shifted as in each family, between its special tokens."""
     file, model, moved, unknown, first, last = PIECES[name]
     folder, written = tmp_path / "model", io.BytesIO()
     texts = [*TEXTS[:-4], "ﬁne\u00a0ﬂow  1,234 ½ ☃", "CAPS  naïve", " a", ""]
@@ -149,7 +149,7 @@ def test_folders_with_a_sentencepiece_model_alone(name, tmp_path):
 
 
 def test_deberta_v3_as_it_is_published():
-    """Its ids are those of the tokenizer.json of the same model, also of the mask, which the vocabulary lacks."""
+    """Ids, also of the mask that spm.model lacks, equal those of the same model's tokenizer.json."""
     cases = shared_part("cases")
     texts = [*TEXTS, "a [MASK] b", "Ｆｕｌｌ ﬁ\u00a0x"]
     expected = own_ids(cases / "tokenizer-deberta-v2-charsmap", texts, 512)
