@@ -48,10 +48,14 @@ def test_a_failure_leaves_what_was_there(tmp_path):
 
 
 def test_a_folder_that_was_removed_meanwhile_is_not_written_in_part(tmp_path):
-    with pytest.raises(FileProblemError, match="No such file"), replacing(tmp_path / "workspace/model") as target:
-        write_json(target / "first.json", 1)
-        shutil.rmtree(tmp_path / "workspace")
-        write_json(target / "second.json", 2)
+    def write():
+        with replacing(tmp_path / "workspace/model") as target:
+            write_json(target / "first.json", 1)
+            shutil.rmtree(tmp_path / "workspace")
+            write_json(target / "second.json", 2)
+
+    with pytest.raises(FileProblemError, match="No such file"):
+        write()
     assert not (tmp_path / "workspace/model").exists()
 
 
