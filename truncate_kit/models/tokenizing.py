@@ -47,8 +47,9 @@ def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerBase:
             f"The tokenizer in {folder} has {1 + max(beyond):,} entries, but the model embeds only {vocab_size:,}.",
             hint="Tokenizer and weights belong to different models; save the model's tokenizer in this folder.",
         )
-    same = own is None or (made.is_fast and rules_of(made.backend_tokenizer) == rules_of(own))
-    tokenizer = made if same else with_rules(made, own)
+    tokenizer = made
+    if own is not None and not (made.is_fast and rules_of(made.backend_tokenizer) == rules_of(own)):
+        tokenizer = with_rules(made, own)
     if (folder / _FILE).exists():
         tokenizer.own_file = (folder / _FILE).read_bytes()
     if beyond:  # fine while no text has them
