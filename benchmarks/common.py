@@ -42,11 +42,6 @@ def names(text: str) -> list[str]:
     return text.split(",")
 
 
-def whole_numbers(text: str) -> list[int]:
-    """Split whole numbers at commas."""
-    return [int(number) for number in text.split(",")]
-
-
 def named_model(model: str) -> tuple[str, str]:
     """Split NAME=FOLDER; a folder alone is named after itself, `model` after its parent."""
     name, _, folder = model.rpartition("=")

@@ -95,11 +95,8 @@ def signs_of(values: Mapping[str, float]) -> tuple[float, float, float]:
 
 def said_of_first(model: str, task: str) -> Said | None:
     """Return the prediction for a whole model of the first weights."""
-    mine = [
-        row
-        for row in read_rows(HERE / "truncations.csv")
-        if row["pairs"] == SETS[task] and row["model"].partition(",")[0] == model
-    ]
+    rows = [row for row in read_rows(HERE / "truncations.csv") if row["pairs"] == SETS[task]]
+    mine = [row for row in rows if row["model"].partition(",")[0] == model]
     if not mine:
         return None
     whole = max(mine, key=lambda row: int(row["depth"]))
@@ -115,15 +112,10 @@ def said_of_random(model: str) -> Said:
     return bool(row["predicted_from"]), float(row["confidence"]), ()
 
 
-def name_of(model: str, task: str) -> str:
-    """Name the prediction of a bundled miniature in `PREDICTIONS`."""
-    return f"bundled {model}, {task}"
-
-
 def say(data: Path) -> None:
     """Profile each bundled miniature on the training pairs of each set, if missing."""
     for model, task in product(MINIATURES, TASKS):
-        if (name := name_of(model, task)) in PREDICTIONS:
+        if (name := f"bundled {model}, {task}") in PREDICTIONS:
             continue
         pairs = load_set(str(data), task).split("train")
         usual = default_reference(model)
@@ -136,7 +128,7 @@ def say(data: Path) -> None:
 
 def said_of_bundled(model: str, task: str) -> Said | None:
     """Return the prediction for a bundled miniature."""
-    if (name := name_of(model, task)) not in PREDICTIONS:
+    if (name := f"bundled {model}, {task}") not in PREDICTIONS:
         return None
     drop = DropPrediction.from_dict(PREDICTIONS[name])
     signs = signs_of({short: drop.signs[name] for short, name in FEATURES.items()})
@@ -188,13 +180,12 @@ UNITS = np.array([0.15, 5.0, 1.0])  # about the spread of each sign, so that one
 CKA, SPEARMAN, RANK = 0, 1, 2  # places in `Foreseen.signs`
 
 
-def logistic_of(*places: int) -> Fit:
-    """Forecast by a logistic regression on some signs; one half without signs."""
+def logistic_of(*places: int, fit: Callable[[Sequence[Foreseen], Sequence[int]], np.ndarray] | None = None) -> Fit:
+    """Forecast by a logistic regression on some signs, by default `fitted`; one half without signs."""
+    fit = fit or fitted
 
     def forecast(others: Sequence[Foreseen], mine: Foreseen) -> float:
-        if not mine.signs:
-            return 0.5
-        return float(probability(units([mine], places), fitted(others, places))[0])
+        return float(probability(units([mine], places), fit(others, places))[0]) if mine.signs else 0.5
 
     return forecast
 
@@ -228,19 +219,14 @@ def published() -> list[tuple[np.ndarray, bool]]:
     return [(typical[kind], falls) for kind, falls in sweeps]
 
 
-def levelled(cases: Sequence[Foreseen]) -> np.ndarray:
-    """Fit `logistic_of` Spearman and rank on these and the published sweeps, every model counting once."""
+def levelled(cases: Sequence[Foreseen], places: Sequence[int] = (SPEARMAN, RANK)) -> np.ndarray:
+    """Fit Spearman and rank on these and the published sweeps as the package does; every model counts once."""
     known = [one for one in cases if one.signs]
-    signs, runs = [*units(known, (SPEARMAN, RANK))], [one.case.run for one in known]
+    signs, runs = [*units(known, places)], [one.case.run for one in known]
     counts, truth = [1 / runs.count(run) for run in runs], [one.case.falls for one in known]
     others = published()
     signs, truth = [*signs, *(row for row, _ in others)], [*truth, *(falls for _, falls in others)]
     return logistic(np.array(signs), np.array(truth, float), np.array([*counts, *[1.0] * len(others)]))
-
-
-def levelled_forecast(others: Sequence[Foreseen], mine: Foreseen) -> float:
-    """Forecast as the package does, one half without signs."""
-    return float(probability(units([mine], (SPEARMAN, RANK)), levelled(others))[0]) if mine.signs else 0.5
 
 
 def calibration(cases: Sequence[Foreseen]) -> tuple[float, ...]:
@@ -263,7 +249,7 @@ FORECASTS: dict[str, Fit] = {
     "logistic of CKA and Spearman": logistic_of(CKA, SPEARMAN),
     "logistic of Spearman and rank": logistic_of(SPEARMAN, RANK),
     "logistic of all three": logistic_of(CKA, SPEARMAN, RANK),
-    "of Spearman and rank, level of all models": levelled_forecast,
+    "of Spearman and rank, level of all models": logistic_of(SPEARMAN, RANK, fit=levelled),
 }
 SELECTIONS: dict[str, Callable[[Foreseen], bool]] = {
     "similarity": lambda one: one.case.similarity,

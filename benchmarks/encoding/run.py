@@ -123,18 +123,13 @@ def contestants(options: argparse.Namespace, texts: Sequence[str], scratch: Path
     for name, same in SAME_VECTORS.items():
         if same in graphs:
             calls[name] = partial(encode_each, graphs[same], full, texts)
-    rows = {name: partial(seconds_of, call) for name, call in calls.items()}
+    rows = {name: partial(lambda run: timed(run)[1], call) for name, call in calls.items()}
     return Contestants(full, graphs, reports, peers, models, rows | {name: peer.run for name, peer in peers.items()})
 
 
 def encode_each(graph: OnnxEncoder, encoder: Encoder, texts: Sequence[str]) -> None:
     """Encode repeated texts again and again."""
     graph.encode_ids(encoder.reader.token_ids(texts))
-
-
-def seconds_of(call: Callable[[], Any]) -> float:
-    """Time one call."""
-    return timed(call)[1]
 
 
 def time_rounds(

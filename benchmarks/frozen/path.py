@@ -12,7 +12,6 @@ look on a random decoder: `--random-gpt2 --pairs 300 --sentences 300 --seeds 1 -
 --check`.
 """
 
-import argparse
 import tempfile
 from collections.abc import Sequence
 from dataclasses import replace
@@ -129,12 +128,7 @@ def row(step: dict[str, str], reports: dict[str, FrozenReport]) -> list[str]:
     return cells
 
 
-def path_table(models: Sequence[str] | None = None) -> tuple[list[str], list[list[str]]]:
-    """Return columns and rows of the records; `models` None: all that are complete."""
-    return _table(Records(HERE / REPORTS.name), models)
-
-
-def _table(records: Records, models: Sequence[str] | None = None) -> tuple[list[str], list[list[str]]]:
+def _table(records: Records) -> tuple[list[str], list[list[str]]]:
     steps = published("freeze")
     found: dict[str, dict[str, FrozenReport]] = {step["step"]: {} for step in steps}
     for name, content in records.items():
@@ -142,9 +136,9 @@ def _table(records: Records, models: Sequence[str] | None = None) -> tuple[list[
         found[step][model] = FrozenReport.from_dict(content)
     whole = [model for model in found["cosine"] if all(model in reports for reports in found.values())]
     columns = ["step", "gpt2-medium, published"]
-    for model in models or whole:
+    for model in whole:
         columns += [model, "trained"]
-    return columns, [row(step, {model: found[step["step"]][model] for model in models or whole}) for step in steps]
+    return columns, [row(step, {model: found[step["step"]][model] for model in whole}) for step in steps]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -173,25 +167,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print_table(*_table(records))
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the options."""
-    made = new_parser(__doc__)
-    made.add_argument("--data", required=True)
-    made.add_argument("--texts", required=True, help="raw sentences, a line each; the paper takes 20,000 of GenericsKB")
-    made.add_argument("--model", action="append", default=[], help="NAME=FOLDER, a bundled miniature, or a hub name")
-    made.add_argument("--random-gpt2", action="store_true")
-    made.add_argument("--seeds", type=int, default=3)
-    made.add_argument("--epochs", type=int, default=20)
-    made.add_argument("--pretraining-epochs", type=int, default=10)
-    made.add_argument("--sentences", type=int, default=20_000)
-    made.add_argument("--max-length", type=int, default=64)
-    made.add_argument("--pairs", type=int, help="the first pairs of each split only: for a first look")
-    made.add_argument("--errors", action="store_true", help="the pairs that the report names, instead of the path")
-    made.add_argument("--check", action="store_true", help="results in a temporary folder")
-    return made
+PARSER = new_parser(__doc__)
+PARSER.add_argument("--data", required=True)
+PARSER.add_argument("--texts", required=True, help="raw sentences, a line each; the paper takes 20,000 of GenericsKB")
+PARSER.add_argument("--model", action="append", default=[], help="NAME=FOLDER, a bundled miniature, or a hub name")
+PARSER.add_argument("--random-gpt2", action="store_true")
+PARSER.add_argument("--seeds", type=int, default=3)
+PARSER.add_argument("--epochs", type=int, default=20)
+PARSER.add_argument("--pretraining-epochs", type=int, default=10)
+PARSER.add_argument("--sentences", type=int, default=20_000)
+PARSER.add_argument("--max-length", type=int, default=64)
+PARSER.add_argument("--pairs", type=int, help="the first pairs of each split only: for a first look")
+PARSER.add_argument("--errors", action="store_true", help="the pairs that the report names, instead of the path")
+PARSER.add_argument("--check", action="store_true", help="results in a temporary folder")
 
-
-PARSER = parser()
 
 if __name__ == "__main__":
     main()

@@ -67,7 +67,7 @@ class Measured(Evaluator):
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
         """Add a row and return its score."""
-        found = 100 * (evaluate(encoder, self._test).spearman or 0.0)
+        found = evaluate(encoder, self._test).spearman
         shown = cells(self._full, encoder.encode_ids(self._ids).numpy())
         self.rows.append({"blocks": self._blocks, "checkpoint": len(self.rows), "stsb": f"{found:.2f}", **shown})
         return found, None

@@ -25,7 +25,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModel, AutoTokenizer
 
-from benchmarks.common import names, new_parser, part_of_train, read_rows, spread_out, whole_numbers
+from benchmarks.common import names, new_parser, numbers, part_of_train, read_rows, spread_out
 from truncate_kit.core.hardware import Precision
 from truncate_kit.data.pairs import BUNDLED, PairSplits, TextPair, load_pairs
 from truncate_kit.methods.tmft.trials import TrialWork
@@ -243,7 +243,7 @@ PARSER.add_argument("--only", choices=("rates", "sweeps"))
 PARSER.add_argument("--tasks", type=names, default=list(TASKS), help="of the sweeps, separated by commas")
 PARSER.add_argument("--precision", choices=("bf16", "fp32"), default="bf16")
 PARSER.add_argument("--models", type=names, default=list(MINIATURES), help="of the sweeps, separated by commas")
-PARSER.add_argument("--sizes", type=whole_numbers, default=list(SIZES), help="training pairs of the sweeps")
+PARSER.add_argument("--sizes", type=numbers, default=SIZES, help="training pairs of the sweeps")
 PARSER.add_argument("--seeds", type=int, default=SEEDS, help="of the sweeps")
 PARSER.add_argument("--threads", type=int, default=1)
 PARSER.add_argument("--device", default="cpu")

@@ -20,6 +20,7 @@ from itertools import product
 from math import sqrt
 from pathlib import Path
 from statistics import fmean, median
+from typing import get_type_hints
 
 import numpy as np
 
@@ -31,9 +32,6 @@ HERE = Path(__file__).parent
 
 
 CASES, MEASURED = HERE.parent / "cases.csv", HERE / "measured.csv"
-
-
-SWEEP = ("model", "task", "train_pairs", "rate", "epochs", "dev_pairs", "precision")
 
 
 PUBLISHED, FIRST, BUNDLED_NOW, RANDOM, PUBLIC = "published", "first", "bundled", "random", "public"
@@ -132,30 +130,15 @@ class Case:
 
 def read_cases(path: Path = CASES) -> list[Case]:
     """Read the cases of the table."""
-    found: dict[tuple[str, ...], list[Layer]] = {}
+    kinds = get_type_hints(Case)
+    found: dict[tuple[object, ...], list[Layer]] = {}
     for row in read_rows(path):
-        key = tuple(row[one.name] for one in fields(Case) if one.name != "layers")
+        key = tuple(kinds[one.name](row[one.name]) for one in fields(Case) if one.name != "layers")
         scores = {one.name: float(row[one.name]) for one in fields(Layer) if row[one.name]}
         # Fields by name: their types differ, which the dictionary does not say.
         found.setdefault(key, []).append(Layer(**scores | {"layer": int(row["layer"])}))  # type: ignore[arg-type]  # by name
-    return [_case(key, layers) for key, layers in found.items()]
-
-
-def _case(key: Sequence[str], layers: Sequence[Layer]) -> Case:
-    model, weights, task, metric, train_pairs, dev_pairs, rate, epochs, seeds, source = key
-    return Case(
-        model=model,
-        weights=weights,
-        task=task,
-        metric=metric,
-        train_pairs=int(train_pairs),
-        dev_pairs=int(dev_pairs),
-        rate=float(rate),
-        epochs=int(epochs),
-        seeds=int(seeds),
-        source=source,
-        layers=tuple(layers),
-    )
+    names = [one.name for one in fields(Case)]
+    return [Case(**dict(zip(names, (*key, tuple(layers)), strict=True))) for key, layers in found.items()]
 
 
 POINTS = tuple(step / 4 for step in range(33))  # 0 … 8

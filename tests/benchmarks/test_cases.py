@@ -16,8 +16,9 @@ from truncate_kit.analysis.result import LOG_ODDS, drop_probability
 
 def one_case(model: str, dev: list[float], test: list[float]) -> cases.Case:
     scores = enumerate(zip(dev, test, strict=True))
-    layers = [cases.Layer(layer=place, dev=one, test=other, test_std=0.0) for place, (one, other) in scores]
-    return cases._case((model, "bundled", "any", "Spearman", "500", "1500", "1e-4", "3", "4", "measured"), layers)
+    layers = tuple(cases.Layer(layer=place, dev=one, test=other, test_std=0.0) for place, (one, other) in scores)
+    same = {"weights": "bundled", "task": "any", "metric": "Spearman", "train_pairs": 500, "dev_pairs": 1500}
+    return cases.Case(model=model, **same, rate=1e-4, epochs=3, seeds=4, source="measured", layers=layers)
 
 
 def test_a_case_has_no_part_in_what_it_is_scored_with():
