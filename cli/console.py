@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 EXIT_PROBLEM, EXIT_DEFECT, EXIT_INTERRUPTED = 1, 70, 130
 GAP = 3  # spaces between columns
 PROSE_WIDTH = 24  # characters; longer cells may wrap
-MOST_ROWS = 16  # of a table by layer, without --verbose
+MOST_ROWS = 16  # shown of a table by layer without --verbose
 RUN = SimpleNamespace(command=None, quiet=False, verbose=False, as_json=False, hint_shown=False)
 OTHER_NAMES = {
     "count": "workers",

@@ -336,7 +336,7 @@ def _random_pair(config_name: str, layer: int | None, *, whole: bool) -> "tuple[
 def _pair(
     workspace: Workspace, lean: str | None, full: str | None, *, whole: bool
 ) -> "tuple[TimedModel, TimedModel | None]":
-    """Find the models by name, else in the workspace; with `whole`, twice the lean one."""
+    """Find the models by name, else in the workspace; with `whole`, return the lean one twice."""
     source = workspace.finished_model(lean).name
     ours = local_path(source)
     if full is not None:

@@ -237,11 +237,11 @@ def calibration(cases: Sequence[Foreseen]) -> tuple[float, ...]:
 
 FORECASTS: dict[str, Fit] = {
     "base rate of the other models": base_rate,
-    "never falls": lambda _, __: 0.0,
+    "never drops": lambda _, __: 0.0,
     "one half": lambda _, __: 0.5,
-    "the confidence as it is": lambda _, mine: mine.probability,
-    "that of a fall, else one half": lambda _, mine: mine.probability if mine.said else 0.5,
-    "share of falls where the same was said": like_it,
+    "the confidence unchanged": lambda _, mine: mine.probability,
+    "the confidence if a drop is predicted, else one half": lambda _, mine: mine.probability if mine.said else 0.5,
+    "share of drops after the same prediction": like_it,
     "logistic of the confidence": logistic_of_it,
     "logistic of the CKA lost": logistic_of(CKA),
     "logistic of the change of untrained Spearman": logistic_of(SPEARMAN),
@@ -249,7 +249,7 @@ FORECASTS: dict[str, Fit] = {
     "logistic of CKA and Spearman": logistic_of(CKA, SPEARMAN),
     "logistic of Spearman and rank": logistic_of(SPEARMAN, RANK),
     "logistic of all three": logistic_of(CKA, SPEARMAN, RANK),
-    "of Spearman and rank, level of all models": logistic_of(SPEARMAN, RANK, fit=levelled),
+    "Spearman and rank, all sweeps": logistic_of(SPEARMAN, RANK, fit=levelled),
 }
 SELECTIONS: dict[str, Callable[[Foreseen], bool]] = {
     "similarity": lambda one: one.case.similarity,
@@ -266,10 +266,10 @@ def forecasts(cases: Sequence[Foreseen], names: Iterable[str] = FORECASTS) -> di
 
 
 def scored(cases: Sequence[Foreseen]) -> list[dict[str, object]]:
-    """Compute Brier scores of every forecast by selection, and the gain over the own rate.
+    """Compute Brier scores of every forecast by selection, and the difference to the rate of these cases.
 
-    The last is what a forecast would score that knew how many of these very cases fall; its interval (95 %) is of the
-    gain over that, by a bootstrap over models.
+    This rate is a forecast that knows how many of these cases drop; the interval (95 %) of the difference is a
+    bootstrap over models.
     """
     rows: list[dict[str, object]] = []
     for similarity in (True, False):
@@ -326,7 +326,10 @@ def draw(cases: Sequence[Foreseen], path: Path) -> None:
     figure, panel = plt.subplots(figsize=(4.2, 4.0), layout="constrained")
     panel.plot([0, 1], [0, 1], ":", color="grey", linewidth=1)
     # The first line is left of the second almost everywhere: numbers on the outer sides are on no line.
-    sides = {"the confidence as it is": (-6, 4, "right"), "of Spearman and rank, level of all models": (6, -12, "left")}
+    sides = {
+        "the confidence unchanged": (-6, 4, "right"),
+        "Spearman and rank, all sweeps": (6, -12, "left"),
+    }
     found = forecasts(kind, sides)
     for name, (across, up, side) in sides.items():
         values, said, fell, counts = found[name], [], [], []
@@ -341,7 +344,7 @@ def draw(cases: Sequence[Foreseen], path: Path) -> None:
             place = {"xytext": (across, up), "textcoords": "offset points", "ha": side}
             place["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # over the dotted line
             panel.annotate(str(count), (x, y), color=line.get_color(), **place)
-    panel.set(xlabel="probability of a fall that was said", ylabel="share that fell (numbers: cases)")
+    panel.set(xlabel="predicted probability of a drop", ylabel="share that dropped (numbers: cases)")
     panel.margins(0.08)
     panel.legend(frameon=False, fontsize="small", loc="lower right")
     figure.savefig(path, dpi=150)
@@ -351,10 +354,10 @@ def draw(cases: Sequence[Foreseen], path: Path) -> None:
 def shown(rows: Sequence[dict[str, object]]) -> tuple[list[str], list[list[str]]]:
     """Return the page's table: a row for each forecast, Brier scores by selection."""
     by = {(row["forecast"], row["of"]): row for row in rows}
-    first = {of: by["never falls", of] for of in SELECTIONS}
-    head = ["forecast", *("{}: {cases} cases, {falls} fall".format(of, **first[of]) for of in SELECTIONS)]
-    head.insert(2, "less what their own rate has, by model")
-    lines = [["*their own rate*", *(str(first[of]["known_rate"]) for of in SELECTIONS)]]
+    first = {of: by["never drops", of] for of in SELECTIONS}
+    head = ["forecast", *("{}: {cases} cases, {falls} drop".format(of, **first[of]) for of in SELECTIONS)]
+    head.insert(2, "difference to the rate of these cases, by model")
+    lines = [["*rate of these cases*", *(str(first[of]["known_rate"]) for of in SELECTIONS)]]
     lines[0].insert(2, "–")
     for name in FORECASTS:
         cells = [str(by[name, of]["brier"]) for of in SELECTIONS]

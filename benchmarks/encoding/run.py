@@ -207,7 +207,7 @@ def score(texts: Sequence[str], vectors: np.ndarray, pairs: PairSet) -> float:
 
 def show(found: dict[str, Any]) -> None:
     """Print the table of README.md."""
-    columns = ("", "sentences/s", "× torch fp32", "× its bf16", "× its ONNX", "Spearman", "largest difference")
+    columns = ("", "sentences/s", "× torch fp32", "× torch bf16", "× ONNX", "Spearman", "max. difference to fp32")
     rows = []
     for name, ratio in found["ratio_to_torch_fp32"].items():
         other = f"{found['ratio_to_onnx'][name]:.2f}" if found["ratio_to_onnx"] else "–"

@@ -60,8 +60,8 @@ def test_forecasts_are_scored_without_the_model(tmp_path, capsys):
     brier = {row["forecast"]: row for row in read_rows(tmp_path / "foresight-brier.csv") if row["of"] == "similarity"}
     said = [float(row["confidence"]) if row["said"] == "falls" else 1 - float(row["confidence"]) for row in rows]
     squares = [(chance - int(row["falls"])) ** 2 for chance, row in zip(said, rows, strict=True)]
-    assert float(brier["the confidence as it is"]["brier"]) == pytest.approx(fmean(squares), abs=6e-4)
-    assert float(brier["never falls"]["brier"]) == pytest.approx(fmean(int(row["falls"]) for row in rows), abs=6e-4)
+    assert float(brier["the confidence unchanged"]["brier"]) == pytest.approx(fmean(squares), abs=6e-4)
+    assert float(brier["never drops"]["brier"]) == pytest.approx(fmean(int(row["falls"]) for row in rows), abs=6e-4)
 
 
 def test_the_probability_of_the_package_is_fitted_on_the_cases():

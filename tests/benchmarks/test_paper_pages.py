@@ -34,7 +34,7 @@ def test_the_row_of_falls_counts_the_cases():
     found = [one for one in foresight.foreseen() if one.case.similarity]
     missed = [one for one in found if one.case.falls and not one.said]
     falls = sum(one.case.falls for one in found)
-    assert f"of {falls} drops on similarity {WORDS[len(missed)]} came with none predicted" in row[2]
+    assert f"of {falls} drops on similarity {WORDS[len(missed)]} were not predicted:" in row[2]
     generator = [one for one in missed if one.case.model == "mini-electra-generator" and one.signs]
     assert f"{WORDS[len(generator)]} of the generator, whose CKA" in row[2]
     said = [one for one in found if one.said]

@@ -49,7 +49,7 @@ SAMPLE_TEXTS = 4_096  # for the CKA matrix of all layer pairs when streaming
 IN_MEMORY_BYTES = 512 << 20  # for states of both models; comparing takes about four times more
 IN_MEMORY_TEXTS = 10_000  # with more texts, a second pass is faster than the quadratic comparison
 PAIRS_AT_A_TIME = 4_096  # 330 MB for 13 layers of width 768
-# Cosines of equal float32 states differ by at most 1e-13. Wider than in `tied`, which compares two values.
+# Cosines of equal float32 states differ by at most 1e-13. The limit is wider than in `tied`, which compares two values.
 CONSTANT_COSINES = 1e-9
 
 

@@ -142,7 +142,7 @@ class BenchSettings(Result):
         threads: CPU threads; by default torch's choice.
         device: `cpu` (by default) or `cuda[:i]`.
         memory: Measure peak memory, in new processes.
-        max_texts: Most texts to time, spread evenly over the real set.
+        max_texts: Maximum of texts to time, spread evenly over the real set.
         seed: For the bootstrap.
         blocks: Blocks kept in the lean model; without `full`, the uncut model is the full one.
 
@@ -290,7 +290,7 @@ class BenchReport(Result):
 
     @property
     def too_few(self) -> str | None:
-        """Return what to say instead of the interval of `quality`, if pairs or queries are too few."""
+        """Return the text shown instead of the interval of `quality`, if pairs or queries are too few."""
         if (quality := self.quality) is None:
             return None
         changed = (int(quality["num_higher"]), int(quality["num_lower"])) if "num_higher" in quality else None

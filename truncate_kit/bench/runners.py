@@ -30,7 +30,7 @@ Value = TypeVar("Value")
 Name = TypeVar("Name", bound=Hashable)
 Call = Callable[[], object]
 ENCODE_BATCH = {"cpu": 32, "cuda": 512}  # texts
-TENSORRT_TEXTS = 512  # most texts per batch
+TENSORRT_TEXTS = 512  # maximum texts per batch
 # Seconds; idle thread pools spin for some milliseconds and would slow the next runtime.
 _REST = 0.02
 WARM_UP_TEXTS = 64

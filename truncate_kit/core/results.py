@@ -21,7 +21,7 @@ from truncate_kit.core.files import local_path, write_text
 
 VERSION = "0.1.0"
 FORMAT = 2
-"""Format version of all JSON files; others are refused."""
+"""Format version of all JSON files; other versions are refused."""
 DRAWERS: dict[str, str] = {}
 """Functions that show results, as `module:function`, by purpose."""
 RECORDS_FILE = "trials.jsonl"

@@ -245,10 +245,10 @@ def changed_queries(differences: Array) -> tuple[int, int]:
 
 
 def too_few(number: int | None, one: str, many: str, changed: tuple[int, int] | None = None) -> str | None:
-    """Return what to say instead of an interval if `number` pairs or queries are too few to compare two models.
+    """Return the text shown instead of an interval if `number` pairs or queries are too few to compare two models.
 
     changed: numbers of queries with a higher and a lower score. The bootstrap needs `FEWEST_DIFFERING` of them: with
-    50 queries of which 5 % change, its 95 % interval covers 70 %.
+    50 queries of which 5 % change, the 95 % interval covers 70 %.
     """
     if changed is not None:
         if (differing := sum(changed)) >= FEWEST_DIFFERING:

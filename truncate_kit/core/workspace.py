@@ -104,7 +104,7 @@ class VocabularyCut(Result):
     pieces: int  # kept
     full_pieces: int
     model_bytes: int  # all weights in float32
-    full_model_bytes: int  # with the whole vocabulary
+    full_model_bytes: int  # with the full vocabulary
     held_out: int  # every tenth text, to measure coverage
     covered_pieces: float | None  # share of the pieces in held-out texts
     covered_texts: float | None  # share of fully covered texts

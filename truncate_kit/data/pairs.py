@@ -331,7 +331,7 @@ def read_tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
 
 
 def split_tables(path: Path) -> dict[str, Table]:
-    """Return the tables of one file by split (`divided`); undivided, by the name of the file, else as train."""
+    """Return the tables of one file by split (`divided`); an undivided file has the split in its name, else train."""
     return divided({split_named(path.name) or "train": read_table(path)})
 
 
@@ -361,7 +361,7 @@ def divided(tables: dict[str, Table]) -> dict[str, Table]:
 
 
 def find_split_files(folder: Path) -> dict[str, list[Path]]:
-    """Return the files of each split: those that are only named for it, else as in the clone of a hub set.
+    """Return the files of each split: files named just like the split, else those of a hub clone.
 
     In a clone, a split is a word in the name of a file or folder, such as `data/train-00000-of-00002.parquet`; numbered
     files are shards of one split. Raises `DataError` if a split has several files otherwise, or lacks a shard.

@@ -71,7 +71,7 @@ class RetrievalSet:
 
     @property
     def own_documents(self) -> tuple[int | None, ...]:
-        """Return per query the index of the document that repeats it: same id, ends in the query, no answer."""
+        """Return the index of each query's own document: it has the query's id, ends in the query, and is no answer."""
         place = {name: index for index, name in enumerate(self.document_ids)}
         own = (place.get(name) for name in self.query_ids)
         return tuple(

@@ -479,7 +479,7 @@ def _json_objects(path: Path, place: str, rows: Iterable[tuple[int, Any]]) -> It
 
 
 def _light(value: Any) -> Any:
-    """Return texts, numbers and lists of texts; a passage is its title and text. Shorten other lists and objects."""
+    """Return texts, numbers and lists of texts, and a passage as title and text; shorten other lists and objects."""
     if isinstance(value, dict):
         return f"{value.get('title') or ''} {value['text']}".strip() if isinstance(value.get("text"), str) else {}
     if isinstance(value, list) and value:

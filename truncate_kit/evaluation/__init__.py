@@ -21,7 +21,7 @@ Note = Callable[[str], None]
 class Score(Result):
     """One row of a report; keys of mappings are column headings.
 
-    Values and 95 % intervals are in points (× 100), unless the heading names a unit; counts are integers. Labels are
+    Values and 95 % intervals are in points (× 100), unless the heading names a unit; counts are integers. `labels`:
     split, metric or vector format; `size` counts the data; values are means over `parts`, such as random splits.
     """
 
@@ -38,7 +38,7 @@ class Score(Result):
 class SuiteReport(Result):
     """Scores of one model or comparison, and means over tasks by column heading.
 
-    `suite` is its name, or `pairs`, `search`, `comparison`, `mteb`, `mteb-comparison`; `runtime` is
+    `suite` is the suite's name, or `pairs`, `search`, `comparison`, `mteb`, `mteb-comparison`; `runtime` is
     `torch` or `onnx`.
     """
 
@@ -57,14 +57,14 @@ class SuiteReport(Result):
             yield (row.task, *row.labels.values()), row.size
 
     def covers(self, other: Self) -> bool:
-        """Check if this report replaces `other`, also one of other weights in the same folder."""
+        """Check if this report may replace `other`; always true if the model's weights changed."""
         known = None not in (self.sha256, other.sha256)
         replaced = known and self.model == other.model and self.sha256 != other.sha256
         return replaced or Result.covers(self, other)
 
 
 def means_of(rows: Iterable[Score]) -> dict[str, float]:
-    """Return the mean of each column over rows, without columns of counts or with missing values."""
+    """Return the mean of each column over rows; omit counts and columns with missing values."""
     first, *others = (row.values for row in rows)
     columns = {heading: [value, *(values.get(heading) for values in others)] for heading, value in first.items()}
     means = {heading: [value for value in column if isinstance(value, float)] for heading, column in columns.items()}

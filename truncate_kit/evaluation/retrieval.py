@@ -54,7 +54,7 @@ LISTS = 1024
 PROBES = 16
 TEXTS_PER_LIST = 39  # with fewer training points per list, FAISS warns
 TIMED_QUERIES = 200
-SAMPLED = 10_000  # most texts to tokenize for their lengths
+SAMPLED = 10_000  # maximum of texts to tokenize for their lengths
 
 
 # Search
@@ -131,7 +131,7 @@ def _no_documents(num_queries: int) -> Best:
 
 
 def _nearest(best: Best, scores: Tensor, first: int, top: int) -> Best:
-    """Update the `top` + 1 best documents of each query; one of these may be the query itself.
+    """Update the `top` + 1 best documents of each query; one of these may be the query's own document.
 
     scores: similarities (q, n) of documents from index `first` on.
     """
@@ -356,11 +356,11 @@ def score_retrieval(
 ) -> SuiteReport:
     """Search all documents for each query by cosine, with an IVF index on the CPU and exactly.
 
-    The query itself is skipped as a document. MRR@10 is 0 without an answer among ten documents. Times are medians for
-    one query; index sizes include the vectors.
+    A query's own document is skipped. MRR@10 is 0 if the top ten hold no relevant document. Times are medians for one
+    query; index sizes include the vectors.
 
     model: Name in the report.
-    lists: Most IVF lists; fewer if lists would average below `TEXTS_PER_LIST` texts.
+    lists: Maximum IVF lists; small sets have one per `TEXTS_PER_LIST` texts.
     probes: Lists searched for each query.
 
     Raises:

@@ -83,7 +83,7 @@ class TransferSettings(Result):
         return min(num_layers, self.max_layers or (4 if num_layers <= BASE_LAYERS else 3))
 
     def train_rows(self, rows: int) -> dict[float, int]:
-        """Return the number of training rows per split, by ascending fraction."""
+        """Return the training rows per split by fraction, ascending."""
         used = min(rows, self.max_rows or rows)
         return {share: round(share * (used - ceil(self.test_share * used))) for share in sorted(self.fractions)}
 

@@ -313,7 +313,7 @@ def _odd_batches(encoder: Encoder) -> dict[str, Batch]:
 
 
 def _random_batch(encoder: Encoder, size: int, length: int) -> Batch:
-    """Return random ids in rows of random length, after one of full length."""
+    """Return random ids: one full row, then rows of random length."""
     generator = torch.Generator().manual_seed(size * 10_007 + length)
     ids = torch.randint(int(encoder.backbone.config.vocab_size), (size, length), generator=generator)
     ends = torch.randint(min(2, length), length + 1, (size, 1), generator=generator)
@@ -382,9 +382,9 @@ def check_score(
 
 
 def measure_invariance(exported: OnnxEncoder, pairs: "PairSet") -> dict[str, float]:
-    """Measure how much batches, and padding to the longest text, change the unit vectors of texts run alone.
+    """Measure how much batching, and padding to the longest text, change a text's unit vector.
 
-    Returns the largest differences of entries, the lowest cosines, and Spearman × 100.
+    Returns, against each text run alone, the largest difference of entries, the lowest cosine, and Spearman × 100.
     """
     from truncate_kit.data.pairs import index_texts
     from truncate_kit.evaluation.graded import correlate, pair_similarities

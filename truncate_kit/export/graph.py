@@ -49,7 +49,7 @@ _MASKED = -1e30  # scores below it are masked
 _WIDE_OPERATORS = frozenset(
     ("Pow", "ReduceL2", "ReduceMean", "ReduceSum", "Reciprocal", "Sqrt", "Range", "CumSum", "Max", "Min")
 )
-# Pooling without sums (max, cls, last): only nodes after it stay in float32.
+# Pooling without sums (max, cls, last): only nodes after the pooling stay in float32.
 _CHOOSING = frozenset(("GatherND", "ReduceMax"))
 
 

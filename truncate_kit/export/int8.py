@@ -231,7 +231,7 @@ def calibrate(model: Any, inputs: Sequence[Feeds]) -> dict[str, Rounding]:
 def divisor_of(channels: Array, weights: Array | None) -> Array | None:
     """Return SmoothQuant's divisor sqrt(max |x| / max |w|) of each channel (arXiv:2211.10438, eq. 4, α = 0.5).
 
-    No divisor without outlier channels, or if it costs too much. channels: max |x|, (in,). weights: (in, out).
+    None for shared weights, without outlier channels, or if in > out. channels: max |x|, (in,). weights: (in, out).
     """
     reaching = channels[channels > 0]
     # Divisors cost too much before products that reduce the width.

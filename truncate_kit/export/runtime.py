@@ -61,7 +61,7 @@ _SLOW_ON_CPU = ["SkipLayerNormFusion"]  # see graph.py
 def token_batches(lengths: Sequence[int], tokens: int, most: int | None = None) -> Iterator[list[int]]:
     """Yield batches of text indices, longest first: one text, or at most `tokens` tokens with padding.
 
-    most: Most texts per batch.
+    most: Maximum texts per batch.
     """
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     start = 0
@@ -178,7 +178,7 @@ def graph_files(graph: Path) -> list[Path]:
 
 
 def bytes_of_rows(graph: Path, rows: int) -> int:
-    """Return the bytes of one row in all weights of `rows` rows (word embeddings)."""
+    """Return the bytes per word: of one row of each weight with `rows` rows."""
     import onnx_ir as ir
 
     weights = (value.const_value for value in ir.load(graph).graph.initializers.values())
@@ -186,17 +186,17 @@ def bytes_of_rows(graph: Path, rows: int) -> int:
 
 
 class OnnxEncoder:
-    """An exported graph in ONNX Runtime. Many batches run on one CPU core each; few run on all.
+    """An exported graph in ONNX Runtime. Many batches run on one CPU core each; few use all cores.
 
     Args:
         reader: The tokenizer; needed to encode texts.
         threads: CPU cores, by default all usable ones.
         device: `cpu` (by default) or `cuda[:i]`.
-        batch_tokens: Most tokens per batch.
+        batch_tokens: Maximum tokens per batch.
         heads: Score pairs, instead of the cosine.
         buckets: Round batch shapes by `bucket` and record CUDA graphs: faster for single texts.
         on_cuda: See `cuda_providers`.
-        most_texts: Most texts per batch.
+        most_texts: Maximum texts per batch.
     """
 
     runtime = "onnx"  # for reports
@@ -438,7 +438,7 @@ class EncodingWork:
         self._form = form
 
     def move(self, device: str) -> None:
-        """Move the model, or open a pickled graph, on the device."""
+        """Put the model, or a pickled graph, on the device."""
         if isinstance(self._encoder, tuple):
             name, files, reader, heads, report = self._encoder
             if report is not None:

@@ -59,7 +59,7 @@ def _after_padding(config: PretrainedConfig) -> int:
 
 
 def _keep_window(config: PretrainedConfig, blocks: Sequence[int]) -> None:
-    """Recount the blocks before the first windowed block, for older classes without `layer_types`."""
+    """Update `max_window_layers`, which older classes without `layer_types` rely on."""
     config.max_window_layers = sum(block <= config.max_window_layers for block in blocks)
 
 

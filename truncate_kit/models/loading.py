@@ -48,7 +48,7 @@ _CALLING = (
     "attn_implementation", "_attn_implementation", "chunk_size_feed_forward", "output_attentions", "return_dict",
     "torchscript", "use_return_dict",
 )  # fmt: skip
-# Names in repositories with code of their own, and transformers' names.
+# Field names of repositories with their own code, and transformers' names.
 _OTHER_NAMES = {
     "n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_layers": "num_hidden_layers",
     "num_layers": "num_hidden_layers", "n_head": "num_attention_heads", "n_heads": "num_attention_heads",
@@ -58,7 +58,7 @@ _OTHER_NAMES = {
     "rotary_emb_base": "rope_theta", "rotary_base": "rope_theta", "rope_base": "rope_theta",
 }  # fmt: skip
 _GATES = {"swiglu": "silu", "geglu": "gelu", "glu": "sigmoid"}  # the gate's activation, in classes with gates
-# Values that mean what transformers' classes compute; of other unknown fields, unset ones.
+# Values at which transformers' classes compute the same; other unknown fields must be unset.
 _NEUTRAL = {"rotary_emb_fraction": 1, "layer_norm_type": "layer_norm", "scale_attn_weights": True}
 _WITHOUT_EFFECT = {
     "dense_seq_output", "emb_pooler", "embd_pdrop", "fused_bias_fc", "fused_dropout_add_ln", "gradient_checkpointing",
@@ -212,14 +212,14 @@ def load_config(name: str | Path) -> PretrainedConfig:
 
 
 def _in_own_words(path: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of code in a model's repository under the names that transformers' class has for them.
+    """Rename the configuration fields of a repository's own code to those of transformers' class.
 
-    Raises `ModelError` for a field that is set and has no meaning there: that code may compute something else.
+    Raises `ModelError` for a set field that the class lacks: the repository's code may compute something else.
     """
     own = _fields_of(CONFIG_MAPPING[values["model_type"]])
     renamed = {old: new for old, new in _OTHER_NAMES.items() if old in values and old not in own and new in own}
     if not renamed and not values.get("auto_map"):
-        return values  # written by transformers, if by an older version
+        return values  # written by transformers, perhaps an older version
     kept = {new: values[old] for old, new in renamed.items()} | {name: values[name] for name in values if name in own}
     left = settings_of({name: value for name, value in values.items() if name not in own and name not in renamed})
     for name, value in left.items():
@@ -229,7 +229,7 @@ def _in_own_words(path: Path, values: dict[str, Any]) -> dict[str, Any]:
                 f"{path} has {name} {value!r}, a field of code in the model's repository, which is not run.",
                 hint="Use a model of transformers' own class, or remove the field if it does not change vectors.",
             )
-    if left.get("rotary_scaling_factor"):  # for longer texts, and then by the length of the batch
+    if left.get("rotary_scaling_factor"):  # longer texts would be scaled by the length of their batch
         longest = left.get("max_trained_positions") or 2048
         kept["max_position_embeddings"] = min(longest, kept.get("max_position_embeddings", longest))
     if kept.get("hidden_act") in _GATES:

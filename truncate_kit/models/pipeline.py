@@ -51,8 +51,8 @@ _POOLING_FLAGS = {  # the older form, readable by every version
 _READING_FILE = "sentence_bert_config.json"
 # The first non-empty file counts; older versions named files by architecture.
 _READERS = ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
-# Fields of these files and of their `model_args` that change no vector, with any value or with one; others have to be
-# unset, whatever later versions add.
+# Fields of these files and of their `model_args` that change no vector: with any value, or with the given one. All
+# others must be unset, also those that later versions add.
 _FREE = {
     "max_seq_length", "do_lower_case", "unpad_inputs", "model_args", "model_kwargs", "add_pooling_layer",
     "attn_implementation", "device_map", "dtype", "torch_dtype", "low_cpu_mem_usage", "trust_remote_code",
@@ -80,7 +80,7 @@ def check_links(folder: Path, place: Path) -> None:
         files += [place / name for name in read_json(index).get("weight_map", {}).values()]
     for file in files:
         real = real_path(file)
-        # Links of a cache lead from models--OWNER--NAME/snapshots/REVISION, or a copy elsewhere, into its blobs.
+        # A cache's links lead from models--OWNER--NAME/snapshots/REVISION, or a copy elsewhere, into the cache's blobs.
         cache = real.parents[1] if real.parent.name == "blobs" else None
         cached = cache and (root.is_relative_to(cache) or cache.match("models--*") or (cache / "snapshots").is_dir())
         if not real.is_relative_to(root) and not cached:

@@ -22,7 +22,7 @@ _WITH_END = re.compile("(Code)?Llama|Gemma|Cohere")
 
 
 def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerBase:
-    """Load a tokenizer that pads on the right; a tokenizer.json gives its ids.
+    """Load a tokenizer that pads on the right; its ids are those of tokenizer.json, if there is one.
 
     transformers 5 rebuilds a tokenizer from its class and drops parts of the file that the class does not know.
 
@@ -83,7 +83,7 @@ def _settings_of(folder: Path) -> dict[str, Any]:
 
 
 def _read(folder: Path) -> tuple[Any, Tokenizer | None]:
-    """Return what transformers makes of a folder, and the rules of its own files, if these are known."""
+    """Return transformers' tokenizer of a folder, and the rules of the folder's files, if known."""
     own = Tokenizer.from_file(str(folder / _FILE)) if (folder / _FILE).exists() else None
     try:
         made: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
@@ -118,11 +118,11 @@ def _of_sentencepiece(file: Path, made: Any) -> tuple[Any, Tokenizer]:
         rules.add_tokens([token])
         if rules.token_to_id(token.content) != piece:
             raise ValueError(f"{token.content} has no place in {file.name}")
-    return made, Tokenizer.from_str(rules.to_str())  # scores as they are read again
+    return made, Tokenizer.from_str(rules.to_str())  # scores as a reload gives them
 
 
 def rules_of(tokenizer: Tokenizer) -> dict[str, Any]:
-    """Return the content of a tokenizer.json without truncation and padding, which each call sets."""
+    """Return tokenizer.json without truncation and padding, which vary by tokenizer call."""
     return {
         name: part for name, part in json.loads(tokenizer.to_str()).items() if name not in ("truncation", "padding")
     }
@@ -140,7 +140,7 @@ def with_rules(made: Any, rules: Tokenizer) -> Any:
 
 
 def write_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Write a tokenizer; its own tokenizer.json stays byte for byte unless the rules were changed."""
+    """Write a tokenizer; its original tokenizer.json is copied byte for byte unless the rules were changed."""
     tokenizer.save_pretrained(folder)
     settings = read_json(folder / _SETTINGS) | {"truncation_side": tokenizer.truncation_side}
     if settings["tokenizer_class"] == "TokenizersBackend":  # this name is unknown before transformers 5

@@ -279,7 +279,7 @@ def _is_single(name: str) -> bool:
 def _for_word_piece(tokenizer: PreTrainedTokenizerBase, model: State, _: set[str]) -> Iterator[str]:
     """Yield pieces of one character, and pieces that begin with an unknown character.
 
-    Raises `ModelError` for unknown characters elsewhere: without other pieces, such words could become unknown.
+    Raises `ModelError` for unknown characters elsewhere: in a smaller vocabulary, such words could become unknown.
     """
     prefix, vocabulary, special = model["continuing_subword_prefix"], model["vocab"], set(tokenizer.all_special_tokens)
     for name in vocabulary:
@@ -290,8 +290,8 @@ def _for_word_piece(tokenizer: PreTrainedTokenizerBase, model: State, _: set[str
             yield name
         elif unknown and name not in special and _is_word(tokenizer, f"a{body}" if inside else body):
             raise ModelError(
-                f"The word piece {name} has the character {body[unknown[-1]]}, which is not in the vocabulary itself: "
-                "without other pieces, words with this character could become unknown.",
+                f"The word piece {name} contains {body[unknown[-1]]}, which is no piece of its own: "
+                "in a smaller vocabulary, words with it could become unknown.",
                 hint=_KEEP,
             )
 
@@ -396,7 +396,7 @@ def iter_states(
 ) -> Iterator[tuple[StateBatch, ...]]:
     """Yield batches with the states of all layers of each encoder, sorted by text length.
 
-    batch_size: Most texts per batch, see also `BATCH_TOKENS`. raw: See `Encoder.hidden_states`. Raises `UsageError`.
+    batch_size: Maximum texts per batch, see also `BATCH_TOKENS`. raw: See `Encoder.hidden_states`. Raises `UsageError`.
     """
     if pooling is not None:
         check_pooling(pooling)

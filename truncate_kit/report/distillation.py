@@ -39,7 +39,7 @@ def view_distill_result(result: DistillResult) -> View:
             "after training": lambda row: max(row.scores),
             "nearest": lambda row: row.agreement and f"{row.agreement.overlap:.1f} %",
         }
-        title = "Choices of blocks after training on few texts; near-ties by overlap of nearest texts"
+        title = "Choices of blocks after training on few texts; near-ties are ordered by overlap of nearest texts"
         rows = sorted(result.tryouts, key=lambda row: (len(row.blocks), -row.score))
         tables.append(Table.of(title, rows, tries, detail=True))
     plots = [_sizes_plot(result)]

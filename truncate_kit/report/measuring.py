@@ -257,7 +257,7 @@ def view_export_report(report: ExportReport) -> View:
             and f"{counted(int8['num_pairs'], 'pair')}: too few to estimate the loss by int8.",
         ]
     batched = stable and (
-        f"Lowest cosine to a text's vector alone: {stable['batch_cosine']:.4f} in a batch, "
+        f"Lowest cosine to the vector of a text run alone: {stable['batch_cosine']:.4f} in a batch, "
         f"{stable['padding_cosine']:.4f} padded; Spearman {stable['spearman_alone']:.2f} alone, in batches "
         f"{stable['spearman_batched']:.2f} ({counted(int(stable['num_pairs']), 'pair')} of {report.invariant_on})."
     )

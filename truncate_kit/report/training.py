@@ -49,7 +49,7 @@ CODES = (
 )
 RANKINGS = {"probe": "a linear map on frozen states", "multi-exit": "one epoch of all layers at once"}
 _SIDES = {"dev": ORANGE, "test": BLUE}
-_LONGEST = 60  # most characters of a sentence in a table or figure
+_LONGEST = 60  # maximum characters of a sentence in a table or figure
 
 
 def view_layer_profile(profile: LayerProfile) -> View:

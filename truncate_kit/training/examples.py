@@ -137,7 +137,7 @@ def classified_pairs(encoder: Encoder, first: list[Ids], second: list[Ids], pair
 def queries_with_documents(
     encoder: Encoder, queries: list[Ids], documents: list[Ids], pairs: PairSet, seed: int
 ) -> Pairs:
-    """Build examples with in-batch negatives (equation 6), without other answers to the query.
+    """Build examples with in-batch negatives (equation 6), excluding other answers to the query.
 
     Uses the model's similarity measure; the temperature applies only to cosine.
     """
@@ -293,7 +293,7 @@ class PairEvaluator(Evaluator):
 
 
 class ParaphraseEvaluator(PairEvaluator):
-    """Evaluator by F1 (× 100) of paraphrases, at each encoder's best threshold on dev, by default on these pairs."""
+    """Evaluator by F1 (× 100) of paraphrases, at the encoder's best threshold on dev, by default on these pairs."""
 
     ranks = False
 

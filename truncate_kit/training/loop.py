@@ -38,7 +38,7 @@ SEED_STRIDE = 1_000_003  # offset between processes, so that dropout differs
 
 
 class Group:
-    """Processes that train together: this is number `rank` of `size`. With one process, methods do not communicate."""
+    """Processes that train together; this one is number `rank` of `size`. One process does not communicate."""
 
     def __init__(self, rank: int = 0, size: int = 1) -> None:
         self.rank, self.size = rank, size
@@ -153,7 +153,7 @@ class Evaluator:
         """Return an evaluator on a fixed random sample, to score thousands of encoders.
 
         Args:
-            encoder: The full model, for its tokenizer and, without labels, as reference.
+            encoder: Full model: source of the tokenizer, and of the reference if there are no labels.
             number: Approximate number of texts.
             tokens: Maximum per text.
         """
@@ -166,7 +166,7 @@ class TrainingRun:
     Attributes:
         scores: Dev scores by stage.
         best_stage: Index of the best stage; -1 before the first.
-        decay: Product of weight decay factors, for rows without gradients.
+        decay: Product of weight decay factors, for unused embeddings.
         best_decay: `decay` at the end of the best stage.
         seconds: Time of training and evaluation.
     """
@@ -404,7 +404,7 @@ def precision(device: torch.device, name: str) -> Iterator[None]:
 def bucketed(
     order: Sequence[int], lengths: Sequence[int], batch_size: int, together: int | None = BUCKET_BATCHES
 ) -> list[list[int]]:
-    """Split a random order into batches of similar length: sort by length within `together` batches."""
+    """Batch texts of similar length: sort each `together` batches of a random order by length."""
     if together is None:
         return [list(order[start : start + batch_size]) for start in range(0, len(order), batch_size)]
     batches = []
@@ -464,7 +464,7 @@ def _run(path: Path) -> str:
 def compact_vocabulary(encoder: Encoder, texts: Iterable[Sequence[int]]) -> Callable[[float], None]:
     """Reduce an encoder's word embeddings to the ids in `texts`; other ids raise IndexError.
 
-    Returns a function that restores all rows: it multiplies the untrained rows by its argument `decay`.
+    Returns a function of `decay` that restores all rows, the untrained ones multiplied by `decay`.
     """
     table = encoder.backbone.get_input_embeddings()
     assert isinstance(table, nn.Embedding)

@@ -179,14 +179,14 @@ class TrainingSettings(Result):
     )
     epochs: int = setting(
         EPOCHS,
-        f"Maximum; the best epoch is kept; by default {EPOCHS}, {WORD_EPOCHS} for words.",
+        f"Maximum; the best is kept (default {EPOCHS}; for words {WORD_EPOCHS}).",
         TRAINING,
         bounds=EPOCHS_ALLOWED,
         default=None,
     )
     batch_size: int = setting(
         BATCH_SIZE,
-        f"Pairs per step; by default {BATCH_SIZE}, for words {WORD_BATCH_SIZE}.",
+        f"Pairs per step (default {BATCH_SIZE}; for words {WORD_BATCH_SIZE}).",
         TRAINING,
         bounds=BATCH,
         default=None,
@@ -225,7 +225,7 @@ def word_training(precision: str = "fp32", learning_rate: float | None = None) -
 
 
 def default_learning_rate(width: int) -> float:
-    """Return the peak rate for pairs: 5e-4 up to width 128, 2e-5 from 768 on (TMFT paper), log-linear between.
+    """Return the peak rate for pairs: 5e-4 up to width 128, 2e-5 from 768 on (TMFT paper), between them a power law.
 
     Measured on last layers of width 64 to 384 (benchmarks/pick).
     """

@@ -342,13 +342,13 @@ class Distillation:
         leading = [one for one in self._search.leading if len(one[0]) == len(row.blocks)]
         if len(self.budget.named_blocks or ()) == len(row.blocks) or len(leading) < 2 or self._few is None:
             return row
-        if self._search.num_texts is not None:  # as trained models will be, score on all texts
+        if self._search.num_texts is not None:  # score on all texts, as for trained models
             leading = [(blocks, self.evaluator.score(self._view(blocks))[0]) for blocks, _ in leading]
         best = best_tryout([self._try_out(*one) for one in leading])
         return self._scored(row, best.blocks, best.untrained)
 
     def _after_learning(self, row: LeanModel, students: Sequence[LeanModel], chosen: Blocks) -> LeanModel:
-        """Return the best stored student of the row's size; for the chosen size, the chosen blocks."""
+        """Return the best stored student of the row's size; for the chosen size, the chosen student."""
         same = [student for student in students if len(student.blocks) == len(row.blocks)]
         if len(row.blocks) == len(chosen):
             same = [student for student in same if student.blocks == chosen]
@@ -384,7 +384,7 @@ class Distillation:
         """Export each encoder in both precisions, and measure the graphs; the full model is first.
 
         The float layers of int8 graphs are chosen by the full model's cosines between held-out texts, not labels.
-        Vectors with the smaller vocabulary (pieces of training texts) come from the whole graph.
+        Vectors with the smaller vocabulary (pieces of training texts) come from the graph with all words.
         """
         texts, evaluator, report = self.texts, self.evaluator, self.report
         held_out = np.concatenate([self.choosing, self.reporting])
@@ -458,7 +458,7 @@ class Distillation:
         return self.runs.write(name, replace(row, scores=(best,), agreement=agreement))
 
     def learn(self, blocks: Blocks, *, weights: bool = False) -> LeanModel:
-        """Return the student's row; train only if the row, or the weights with `weights`, are not stored."""
+        """Return the student's row; train unless the row (with `weights`, also the weights) is stored."""
         name = run_name(blocks)
         known = self.runs.read(name, LeanModel)
         if known is not None and (self.runs.has_weights(name) or not weights):

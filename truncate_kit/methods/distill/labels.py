@@ -140,7 +140,7 @@ def _compared(
 
 
 def own_pairs(encoder: Encoder, texts: Sequence[str], name: str = "") -> PairSet:
-    """Pair texts with the nearest or a random text, in turn; scores are the encoder's cosines. Needs two texts."""
+    """Pair texts alternately with the nearest and a random text; scores are the encoder's cosines. Needs two texts."""
     some = list(dict.fromkeys(texts))
     unit = nn.functional.normalize(encoder.vectors(some), dim=1)
     cosines = (unit @ unit.T).fill_diagonal_(-2)

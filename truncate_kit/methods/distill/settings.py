@@ -54,7 +54,7 @@ class Budget(Result):
     """
 
     within: float | None = setting(
-        None, "Largest score loss in points; keeps the fewest blocks (default: 1).", LAYERS, bounds=_POINTS, kind=float
+        None, "Largest score loss in points (default 1); keeps the fewest blocks.", LAYERS, bounds=_POINTS, kind=float
     )
     speedup: float | None = setting(
         None, "Minimum speedup over the full model; keeps the most blocks.", LAYERS, bounds=_TIMES, kind=float
@@ -81,7 +81,7 @@ class Budget(Result):
 
     @property
     def kind(self) -> str:
-        """Name the set field."""
+        """Name the budget."""
         return next(field.name for field in fields(self) if getattr(self, field.name) is not None)
 
     @property
@@ -119,7 +119,7 @@ class DistillSettings(Result):
         similarity: Weight of the squared error between both models' cosines within a batch.
         states: Weight of 1 − cosine between both models' token states after each kept block; runs the full model at
             every step.
-        max_texts: Maximum of training texts, not counting queries; by default all.
+        max_texts: Maximum number of training texts, not counting queries; by default all.
         held_out: Held-out texts, half for selection, half for the report; at most a tenth of all texts, at least 82.
         precision: See `TrainingSettings`.
         seed: For the order of texts.
@@ -210,7 +210,7 @@ class LeanModel(Result):
 
     @property
     def graph(self) -> tuple[Blocks, Precision, int]:
-        """Return the graph's key; rows with one key differ only in dimensions."""
+        """Return the graph's key; rows with equal keys differ only in dimensions."""
         return self.blocks, self.precision, self.words
 
     @property
@@ -324,7 +324,7 @@ class DistillResult(Result):
         if self.metric == self.settings.agreement:
             return self.student.agreement is not None and self.student.agreement.correlation >= self.needed
         if self.scores is None or self.settings.layer is not None or self.scores.too_few is not None:
-            return None  # scores compare with the whole model, not the target layer
+            return None  # scores compare with the full model, not the target layer
         return self.scores.difference >= -(self.budget.within or 0.0)
 
 

@@ -102,7 +102,7 @@ class BlockAutoencoders(nn.Module):
         return torch.cat([torch.baddbmm(shift.view(len(back), 1, -1), code, back) for code, back, shift in rows])
 
     def errors(self, states: Tensor) -> Tensor:
-        """Return reconstruction errors (L, b, d) of standardised states; predicting the mean gives a variance of 1."""
+        """Return reconstruction errors (L, b, d) of standardised states; predicting the mean has error variance 1."""
         errors: Tensor = self(states) - self.networks.standardized(states)
         return errors
 
@@ -237,7 +237,7 @@ class StatePairs(Examples, Evaluator):
 
     @torch.no_grad()
     def evaluation(self, heads: LayerHeads) -> Evaluation:
-        """Return all scores and both correlations."""
+        """Return scores, Spearman and Pearson."""
         return correlate(heads.score(self.distances(heads).to(heads.device)).tolist(), self.targets)
 
 

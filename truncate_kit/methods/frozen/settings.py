@@ -79,16 +79,16 @@ class FrozenSettings(Result):
         parse=_code_widths,
         metavar="LOWER[,UPPER]",
     )
-    depth: int = setting(1, "Layers of each block's network; not from the FREEZE report.", TRAINING, bounds=_DEPTH)
+    depth: int = setting(1, "Layers of each block's network (our default, not FREEZE's).", TRAINING, bounds=_DEPTH)
     final_norm: bool = setting(False, "Apply the model's final norm to the states of all blocks.", LAYERS)
     raw_sentences: int = setting(20_000, bounds=TEXTS)
-    epochs: int = setting(20, "Epochs; the best on dev is kept. Not from the FREEZE report.", TRAINING, bounds=EPOCHS)
+    epochs: int = setting(20, "Epochs (our default, not FREEZE's); the best on dev is kept.", TRAINING, bounds=EPOCHS)
     nli_epochs: int = setting(3, bounds=EPOCHS)
     pretraining_epochs: int = setting(10, bounds=EPOCHS)
     batch_size: int = setting(64, "Pairs per step (our default, not FREEZE's).", TRAINING, bounds=BATCH)
-    learning_rate: float = setting(1e-3, "Peak learning rate; not from the FREEZE report.", TRAINING, bounds=RATE)
+    learning_rate: float = setting(1e-3, "Peak learning rate (our default, not FREEZE's).", TRAINING, bounds=RATE)
     precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
-    seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds (the first is 0); not from the FREEZE report.")
+    seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds from 0 on (our default, not FREEZE's).")
 
     def __post_init__(self) -> None:
         check_settings(self)
@@ -175,7 +175,7 @@ class FrozenReport(Result):
 
     @property
     def num_seeds(self) -> int:
-        """Return the most seeds of any group."""
+        """Return the maximum number of seeds per group."""
         return max(map(len, self.groups.values()))
 
     def score(self, step: str, layer: int, measure: str) -> Span:
@@ -192,6 +192,6 @@ def grouped(trials: Sequence[FrozenTrial]) -> dict[tuple[str, int], list[FrozenT
 
 
 def choose(trials: Sequence[FrozenTrial]) -> FrozenTrial:
-    """Return the best trial on dev of the step and blocks with the best mean dev score; ties prefer fewer blocks."""
+    """Return the best-dev trial of the group with the best mean dev score; ties prefer fewer blocks."""
     best = max(grouped(trials).values(), key=lambda group: (fmean(one.dev for one in group), -group[0].layer))
     return max(best, key=lambda trial: (trial.dev, -trial.seed))

@@ -263,7 +263,7 @@ class Part:
         return texts[:: -(-len(texts) // MOST_TEXTS)]
 
     def _collect(self, layers: Sequence[int]) -> None:
-        """Store states of all layers, untrained and trained at the last, and other trained models' last states."""
+        """Store states of all layers, untrained and after training at the last; of other trials, the last layer's."""
         depth, store = self.full.depth, self.store
         store.tensor("states-untrained", lambda: self._states(self.full, "untrained"))
         missing = [(layer, CKA_SEED) for layer in {*layers, depth} if not store.has_weights(_trained(layer))]

@@ -251,7 +251,7 @@ SEARCHES: dict[str, Callable[[Search], int]] = {  # by the names of `STRATEGIES`
 
 
 class _Sweep:
-    """One sweep: `runner` trains cut models, `full` the full model; one object if `encoder` is the full model."""
+    """One sweep: `runner` trains cut models, `full` the full model; the same object if `encoder` is the full model."""
 
     def __init__(
         self,
@@ -392,8 +392,8 @@ def certainty(
         trials: Full trials of one model.
         layers: All candidates.
         seeds: If at least two layers have all of these seeds, only such layers are compared.
-        number: Pairs or queries on dev; if too few, no layer is told from another.
-        unit: What they are.
+        number: Pairs or queries on dev; if too few, layers are not distinguished.
+        unit: Name of the pairs or queries.
     """
     held = {(trial.layer, trial.seed): trial for trial in trials if trial.dev_draws}
     trained = {trial.layer for trial in trials}
@@ -427,10 +427,10 @@ def certainty(
 
 
 def best_layers(scores: NDArray[np.float64], draws: NDArray[np.float64]) -> tuple[list[int], float]:
-    """Return the places of a set that holds every best layer with a probability of `LEVEL`, and the lead it takes.
+    """Return the places of layers that include every best one with probability `LEVEL`, and the lead needed.
 
     This is the model confidence set by the largest difference (Hansen, Lunde and Nason 2011, T_R in section 3.1.2): the
-    worst layer leaves as long as the largest lead, in standard errors, exceeds the quantile of its bootstrapped
+    worst layer is removed until the largest lead, in standard errors, is within the quantile of its bootstrapped
     maximum. Simulated in `benchmarks.intervals`.
 
     Args:
@@ -438,7 +438,7 @@ def best_layers(scores: NDArray[np.float64], draws: NDArray[np.float64]) -> tupl
         draws: Scores (layers, seeds, resamples) of the same bootstrap resamples of dev.
 
     Returns:
-        Places, sorted, and the median lead in points at which the best layer is told from another one.
+        Places, sorted, and the median lead in points at which the best layer is distinguished from another one.
     """
     (count, seeds), means, resampled = scores.shape, scores.mean(1), draws.mean(1)
     noise, covariance = resampled - resampled.mean(1, keepdims=True), np.cov(resampled)

@@ -148,7 +148,7 @@ class Certainty(Result):
     compared: tuple[int, ...]  # layers fully trained with the same seeds; sorted
     lead: float | None  # points by which a layer must lead; None: too few pairs or queries to compare
     seeds: int
-    number: int  # of `unit` that chose
+    number: int  # of `unit`, used for the choice
     unit: str = "dev pairs"
     not_trained: tuple[int, ...] = ()  # candidates without full training
     fewer_seeds: tuple[int, ...] = ()  # fully trained with too few seeds

@@ -132,7 +132,7 @@ class TrialOrder:
 
     layer: int
     seed: int
-    epochs: int  # of the whole trial
+    epochs: int  # of the full-length trial
     stop_after: int | None  # epochs to run now; the checkpoint stays
     searching: bool  # skip the test score
     keep_weights: bool
@@ -142,7 +142,7 @@ class TrialOrder:
 
     @property
     def name(self) -> str:
-        """Return the stored name of the whole trial and its checkpoint."""
+        """Return the name of the full-length trial and its checkpoint."""
         return trial_name(self.layer, self.seed, self.epochs)
 
     @property
@@ -455,7 +455,7 @@ def _alike_at_0(encoder: Encoder) -> bool:
 
 
 def layers_named(encoder: Encoder, text: str) -> tuple[int, ...]:
-    """Return the layers named by `text`: "auto", or as for `parse_layers`.
+    """Return the layers in `text`: "auto" is every trainable layer, else as in `parse_layers`.
 
     Raises `UsageError` for a layer that cannot be trained, or the errors of `truncate`.
     """
