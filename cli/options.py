@@ -426,7 +426,9 @@ class Workspace(Places):
         last = self.remembered().data if pairs.data is None else Source(pairs.data)
         source = Source(last.name, columns=pairs.columns or last.columns, scale=pairs.scale or last.scale)
         if source.name and is_retrieval_folder(source.name):
-            hint = "Give graded pairs; analyze, evaluate, compare, finetune, distill, export and bench read both."
+            hint = (
+                "Give graded pairs; analyze, evaluate, compare, finetune, distill, export and bench also read queries."
+            )
             raise DataError(f"{source.name} holds queries and documents, not graded pairs.", hint=hint)
         read: dict[str, Any] = {"columns": source.columns, "scale": source.scale, "classes": classes}
         splits = load_pairs(source.name or BUNDLED, divide=False, **read)

@@ -66,8 +66,8 @@ class Origin(Result):
     source_digest: str  # of the source, by `encoder_digest`
     layer: int  # blocks kept
     depth: int  # blocks of the full model
-    blocks: tuple[int, ...] | None = None  # kept, unless these are the first ones
-    parameters: int  # kept, pooler excluded
+    blocks: tuple[int, ...] | None = None  # kept blocks, if not the first ones
+    parameters: int  # of the kept part, pooler excluded
     trained: bool | None  # by this method or earlier, if known
     data: str = ""  # name of the pairs for training or selection
     fingerprint: str = ""  # of these pairs

@@ -68,7 +68,7 @@ def encode_prompted(encoder: TextEncoder, prompt: str | None, texts: Sequence[st
 
 
 def store_set(queries: Tensor, documents: Tensor, measure: str, form: VectorFormat) -> EncodedSet:
-    """Return both sides as read back from the format `form`, and their measure.
+    """Return query and document vectors as read back from the format `form`, and their measure.
 
     Unit vectors are normalized again after a cut. Raises `UsageError` if the measure needs lengths, which int8, binary
     and `normalize` lose.
@@ -88,7 +88,7 @@ def store_set(queries: Tensor, documents: Tensor, measure: str, form: VectorForm
 
 
 def encode_set(encoder: TextEncoder, data: RetrievalSet, progress: Progress) -> EncodedSet:
-    """Encode both sides with the model's query and document prompts."""
+    """Encode queries and documents with the model's prompts for each."""
     measure = measure_of(encoder)
     asked, searched = side_prompt(encoder, QUERY_PROMPTS), side_prompt(encoder, DOCUMENT_PROMPTS)
     if asked == searched:

@@ -101,7 +101,7 @@ def encode_file(
             if seen.hexdigest() != job["texts"]:
                 shutil.rmtree(work, ignore_errors=True)
                 raise DataError("The file of texts was changed while it was read.", hint="Run it again.")
-            # Note first: `out` never exists without it.
+            # Write the note first: `out` never exists without a note.
             write_json(note, {"job": job, "sha256": digest_of(stored.file)})
             try:
                 stored.file.replace(out)

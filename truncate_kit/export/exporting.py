@@ -154,7 +154,7 @@ def _export_into(
     beside = model_digests(folder)  # read now, in case the model is replaced during the export
     graph, facts = _make(traced, settings, search_pairs, progress, fused)
     path = folder / GRAPH_FILES[precision]
-    # Both are written before the first is renamed: on a full disk the old graph keeps its record.
+    # Graph and record are written before either is renamed: on a full disk the old graph keeps its record.
     with replacing(folder / EXPORT_RECORD) as record, replacing(path) as file:
         save_graph(graph, file)
         files = graph_files(file)

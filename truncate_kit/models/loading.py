@@ -238,7 +238,7 @@ def _in_own_words(path: Path, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fields_of(kind: type[PretrainedConfig]) -> set[str]:
-    """Return the names of a class's fields, with older ones that it still reads."""
+    """Return the names of a class's fields, and older names that the class still reads."""
     own = {field.name for field in dataclasses.fields(kind)} | {
         *kind.attribute_map,
         "model_type",

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _COMPARED = {
     "part": "Warning: the lean model was cut and not trained since: training may change its score.",
     "untuned": "Warning: neither model was fine-tuned: their scores say little about fine-tuned ones.",
-    "unknown budget": "Warning: the fine-tuning budgets may differ; `finetune()` trains both models with the same one.",
+    "unknown budget": "Warning: the fine-tuning budgets may differ; `finetune()` trains both models with one budget.",
     "unfair": "Warning: only one model was fine-tuned: their scores cannot be compared, so no difference is stated.",
 }
 

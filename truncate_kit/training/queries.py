@@ -131,7 +131,7 @@ def read_judged(path: str | Path, *, metric: str = "ndcg") -> tuple[PairSplits, 
     asked = read_retrieval(path, metric=metric, chooses=True)
     whole, taught, source, needed = asked.name, asked, "", 4 * FEWEST_QUERIES
     if "train" in find_qrels(Path(path)) and not whole.endswith("/train"):
-        taught, source, needed = read_retrieval(path, split="train"), f", both of {whole}", FEWEST_QUERIES
+        taught, source, needed = read_retrieval(path, split="train"), f", both from {whole}", FEWEST_QUERIES
         kept = [place for place, query in enumerate(taught.queries) if query not in asked.asked]
         if len(kept) < len(taught.queries):
             taught = with_queries(taught, kept, "(without held-out queries)")

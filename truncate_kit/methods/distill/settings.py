@@ -301,7 +301,7 @@ class DistillResult(Result):
     vocabulary: VocabularyCut | None = None  # cut after training
     all_words: Agreement | None = None  # before the vocabulary cut
     data: str = ""
-    data_tokens: int | None = None  # 95 % quantile of its texts
+    data_tokens: int | None = None  # 95 % quantile of tokens per text of `data`
     data_fingerprint: str = ""  # of the pairs used for selection
     num_seen: int = 0  # excluded test pairs, which the full model has seen
     measure: str = "cosine"  # full model's similarity; cosine for normalised vectors

@@ -195,7 +195,7 @@ def _inherited(kind: type[Kind], part: Kind) -> Kind:
 
 
 def read_study(path: str | Path) -> Study:
-    """Read a study from TOML; its paths start at its folder, and may contain environment variables ($DATA).
+    """Read a study from TOML; paths are relative to the file, and may contain environment variables ($DATA).
 
     Raises `DataError` if the file is missing or not TOML, `UsageError` for an unknown key or an impossible value.
     """
