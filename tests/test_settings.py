@@ -32,7 +32,7 @@ WRONG = [
     (TrainingSettings, "epochs", (0, HUGE, 2.5, np.int64(0), np.float64(2))),
     (SweepSettings, "seeds", ((), (-1,), (0, 1, 0), tuple(range(10_001)))),
     (AdaptationSettings, "epochs", (0, HUGE)),
-    (CombineSettings, "splits", (99_999_999, 0)),
+    (CombineSettings, "splits", (HUGE, 0)),
     (TransferSettings, "test_share", (0, 1, -3, math.nan)),
     (FrozenSettings, "codes", ((1, HUGE), (0, 1))),
     (ContrastiveSettings, "evaluate_every", (0, HUGE)),

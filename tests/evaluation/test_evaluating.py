@@ -127,9 +127,8 @@ class UnitLength(torch.nn.Module):
 def test_what_cannot_be_searched(prompting, data):
     with pytest.raises(ModelError, match="'hamming'"):
         evaluate_retrieval(load_encoder(prompting(similarity_fn_name="hamming")), data, model="tiny")
-    for top, said in ((0, "0 is out of range"), (10**20, "is out of range")):
-        with pytest.raises(UsageError, match=said):
-            evaluate_retrieval(load_encoder(prompting()), data, model="tiny", top=top)
+    with pytest.raises(UsageError, match="0 is out of range"):
+        evaluate_retrieval(load_encoder(prompting()), data, model="tiny", top=0)
 
 
 def test_published_scores_of_minilm(minilm_vectors, shared_data):

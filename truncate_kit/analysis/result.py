@@ -24,7 +24,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Literal, Self, get_args
 
 from truncate_kit.core.errors import UsageError, undefined_cka
-from truncate_kit.core.results import BATCH, DATA, LAYERS, SEED, Bounds, Result, SearchMetric, check_settings, setting
+from truncate_kit.core.results import COUNT, DATA, LAYERS, SEED, Bounds, Result, SearchMetric, check_settings, setting
 
 if TYPE_CHECKING:
     from truncate_kit.models.layer_pooling import PoolingMode
@@ -215,8 +215,8 @@ def _median(curve: Sequence[float | None], layers: Sequence[int]) -> float:
 Estimator = Literal["debiased", "biased"]
 Kernel = Literal["linear", "rbf"]
 FEWEST_TEXTS = 4
-_COUNT, _LEVEL = Bounds(0, 100_000), Bounds(0, 0.999999, whole=False, above=True)
-_TEXTS = Bounds(FEWEST_TEXTS, 10**12)
+_COUNT, _LEVEL = Bounds(0), Bounds(0, 0.999999, whole=False, above=True)
+_TEXTS = Bounds(FEWEST_TEXTS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -242,7 +242,7 @@ class AnalysisSettings:
     max_texts: int | None = setting(10_000, "Maximum number of texts, drawn at random.", DATA, bounds=_TEXTS)
     streamed: bool | None = None
     seed: int = setting(0, bounds=SEED)
-    batch_size: int = setting(64, bounds=BATCH)
+    batch_size: int = setting(64, bounds=COUNT)
 
     def __post_init__(self) -> None:
         check_settings(self)

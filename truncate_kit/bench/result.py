@@ -10,11 +10,10 @@ import numpy as np
 from truncate_kit.core.errors import counted, known_name
 from truncate_kit.core.hardware import PRECISIONS, Precision, check_threads
 from truncate_kit.core.results import (
+    COUNT,
     MACHINE,
     SEED,
-    TEXTS,
     Amounts,
-    Bounds,
     Result,
     check_settings,
     names,
@@ -125,9 +124,6 @@ def select_backends(
 
 # Settings
 
-_ROUNDS = Bounds(1, 10_000)
-_TOKENS = Bounds(1, 1_000_000)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchSettings(Result):
@@ -151,10 +147,10 @@ class BenchSettings(Result):
 
     batch_sizes: tuple[int, ...] = setting(
         (1, 32), "Texts per batch; batch 1 is always timed.", MACHINE,
-        bounds=_TOKENS, parse=whole_numbers, default="1,32",
+        bounds=COUNT, parse=whole_numbers, default="1,32",
     )  # fmt: skip
     lengths: tuple[int, ...] | None = setting(
-        None, "Tokens per text; by default 16,128 within the limit.", MACHINE, bounds=_TOKENS, parse=whole_numbers
+        None, "Tokens per text; by default 16,128 within the limit.", MACHINE, bounds=COUNT, parse=whole_numbers
     )
     backends: tuple[str, ...] | None = setting(
         None, f"all, or some of {', '.join(BACKENDS)}; by default torch, ONNX Runtime and, on CUDA, torch.compile.",
@@ -163,12 +159,12 @@ class BenchSettings(Result):
     compile: bool = True
     repeats: int = setting(
         5, "Timing rounds over all models; by default 5, with --quick 3.", MACHINE,
-        bounds=_ROUNDS, default=None,
+        bounds=COUNT, default=None,
     )  # fmt: skip
     threads: int | None = None
     device: str | None = None
     memory: bool = True
-    max_texts: int = setting(1000, bounds=TEXTS)
+    max_texts: int = setting(1000, bounds=COUNT)
     seed: int = setting(0, bounds=SEED)
     blocks: tuple[int, ...] | None = None
 

@@ -30,7 +30,7 @@ import torch
 from truncate_kit.core.errors import DeviceError, UsageError, first_line, require
 from truncate_kit.core.hardware import check_threads, select_device
 from truncate_kit.core.progress import Done, Engine, Send, Task, Work
-from truncate_kit.core.results import Bounds, check_number
+from truncate_kit.core.results import COUNT, Bounds, check_number
 
 TERMINATED = 128 + signal.SIGTERM  # exit code of a terminated worker
 STEPS_INTERVAL = 0.2  # seconds between messages about steps
@@ -128,13 +128,13 @@ class RayCluster(Engine):
     """
 
     def __init__(self, address: str = "auto", *, gpus: float = 0.0, cpus: int = 1) -> None:
-        gpus = check_number("gpus", gpus, Bounds(0, 10_000, whole=False))
+        gpus = check_number("gpus", gpus, Bounds(0, whole=False))
         if gpus > 1 and gpus != int(gpus):
             raise UsageError(f"A task cannot use {gpus:g} GPUs.", hint="Use a fraction such as 0.5, or 1, 2, …")
         # Ray's client (ray://) gets no messages of running tasks.
         if not re.fullmatch(r"auto|[^/\s]+:\d+", address):
             raise UsageError(f"{address!r} is not a Ray cluster address.", hint="Use auto, or HOST:PORT of its head.")
-        self._address, self._gpus, self._cpus = address, gpus, check_number("cpus", cpus, Bounds(1, 10_000))
+        self._address, self._gpus, self._cpus = address, gpus, check_number("cpus", cpus, COUNT)
         self._ray: ModuleType | None = None
         self._opened = False
         self._work: object = None

@@ -6,7 +6,6 @@ import functools
 import hashlib
 import json
 import logging
-import math
 import os
 import pkgutil
 import zlib
@@ -250,7 +249,7 @@ class Bounds:
     """A range of numbers; `above` excludes `least`, `below` excludes `most`."""
 
     least: float
-    most: float
+    most: float = 10**9
     whole: bool = True
     above: bool = False
     below: bool = False
@@ -266,19 +265,15 @@ class Bounds:
     def __str__(self) -> str:
         first = f"{'above' if self.above else 'from'} {self.least:,}"
         to = "and below" if self.below else "up to" if self.above else "to"
-        last = "" if math.isinf(self.most) else f" {to} {self.most:,}"
-        return f"a{' whole' if self.whole else ''} number {first}{last}"
+        return f"a{' whole' if self.whole else ''} number {first} {to} {self.most:,}"
 
 
-EPOCHS = Bounds(1, 100_000)
-BATCH = Bounds(1, 1_000_000)
-STEPS = Bounds(1, 10_000_000)
+COUNT = Bounds(1)
 SHARE = Bounds(0, 1, whole=False)
-WEIGHT = Bounds(0, 1_000_000, whole=False)
+WEIGHT = Bounds(0, whole=False)
 RATE = Bounds(0, 1, whole=False, above=True, below=True)
 SEEDS = Bounds(1, 10_000)
 SEED = Bounds(0, 2**31 - 1)
-TEXTS = Bounds(1, 10**12)
 SearchMetric = Literal["ndcg", "mrr", "recall"]
 SEARCH_METRICS: dict[SearchMetric, str] = {"ndcg": "nDCG@10", "mrr": "MRR@10", "recall": "recall@10"}
 """Selection metrics of retrieval and their names."""

@@ -7,7 +7,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from truncate_kit.core.errors import ModelError, UsageError, counted
-from truncate_kit.core.results import Bounds, Result, check_settings, setting
+from truncate_kit.core.results import COUNT, Result, check_settings, setting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,7 +49,7 @@ class VectorFormat(Result):
     """
 
     precision: VectorPrecision = setting("float32", choices=PRECISIONS)
-    dimensions: int | None = setting(None, bounds=Bounds(1, 1_000_000))
+    dimensions: int | None = setting(None, bounds=COUNT)
     normalize: bool = False
 
     def __post_init__(self) -> None:

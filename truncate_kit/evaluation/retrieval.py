@@ -16,7 +16,7 @@ from torch import Tensor
 from truncate_kit.core.errors import UsageError, counted, longer_texts, require
 from truncate_kit.core.hardware import check_threads
 from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
-from truncate_kit.core.results import SEARCH_METRICS, Bounds, SearchMetric, check_number
+from truncate_kit.core.results import COUNT, SEARCH_METRICS, SearchMetric, check_number
 from truncate_kit.core.vectors import (
     FEWEST_DIFFERING,
     RESAMPLES,
@@ -46,10 +46,8 @@ DOCUMENTS_AT_A_TIME = 4_096  # 160 MB for 13 layers of width 768
 # A block has 64 MiB of similarities, 128 MiB during computation in float64.
 QUERY_BLOCK = 512
 DOCUMENT_BLOCK = 32_768
-_TOP = Bounds(1, 10_000)
 PRECISIONS: tuple[VectorPrecision, ...] = ("float32", "int8")
 WAYS = {"full": ("full", "full"), "lean": ("lean", "lean"), "lean queries, full index": ("lean", "full")}
-_LISTS = Bounds(1, 1_000_000)
 LISTS = 1024
 PROBES = 16
 TEXTS_PER_LIST = 39  # with fewer training points per list, FAISS warns
@@ -113,9 +111,9 @@ def search(
 ) -> Places:
     """Find the `top` most similar documents (n, d) of each query (q, d), best first; ties keep document order.
 
-    own: per query, the index of a document to skip. Raises `UsageError` unless `top` is 1 to 10,000.
+    own: per query, the index of a document to skip. Raises `UsageError` for `top` below 1.
     """
-    top = check_number("top", top, _TOP)
+    top = check_number("top", top, COUNT)
     places = []
     for start in range(0, len(queries), QUERY_BLOCK):
         asked = queries[start : start + QUERY_BLOCK]
@@ -367,7 +365,7 @@ def score_retrieval(
         MissingExtraError: FAISS is not installed.
         UsageError: `lists`, `probes` or `threads` is out of bounds.
     """
-    lists, probes = check_number("lists", lists, _LISTS), check_number("probes", probes, _LISTS)
+    lists, probes = check_number("lists", lists, COUNT), check_number("probes", probes, COUNT)
     threads = check_threads(threads)
     faiss = require("faiss", extra="search")
     encoded = encode_set(encoder, data, reporter(progress))

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from truncate_kit.core.errors import DataError, ModelError
 from truncate_kit.core.progress import Progress, ProgressOption, reporter
-from truncate_kit.core.results import SEED, TEXTS, Bounds, Result, check_settings, setting
+from truncate_kit.core.results import COUNT, SEED, Bounds, Result, check_settings, setting
 from truncate_kit.core.vectors import TextEncoder
 from truncate_kit.core.workspace import listed
 from truncate_kit.data.pairs import PairSet, index_texts
@@ -50,7 +50,7 @@ RIDGE = 1e-3  # penalty as a share of the mean feature variance
 # As in BERT-LC; the paper's "regularization parameter" of 10 is read as scikit-learn's C.
 LOGISTIC: dict[str, Any] = {"solver": "saga", "C": 10.0, "tol": 0.01, "max_iter": 200}
 _CHUNK = 64  # subsets computed at a time: some tens of megabytes
-_TIMES, _FRACTION = Bounds(1, 10_000), Bounds(0, 1, whole=False, above=True)
+_TIMES, _FRACTION = Bounds(1), Bounds(0, 1, whole=False, above=True)
 _PART = Bounds(0, 0.99, whole=False, above=True)
 
 
@@ -72,7 +72,7 @@ class TransferSettings(Result):
     finalists: int = setting(3, bounds=_TIMES)
     fractions: tuple[float, ...] = setting((1.0,), bounds=_FRACTION)
     head: bool = False
-    max_rows: int | None = setting(None, bounds=TEXTS)
+    max_rows: int | None = setting(None, bounds=COUNT)
     seed: int = setting(0, bounds=SEED)
 
     def __post_init__(self) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from truncate_kit.core.errors import DataError, UsageError, cannot_write
 from truncate_kit.core.files import digest_of, local_path, run_lock, write_json
 from truncate_kit.core.progress import Engine, Progress, ProgressOption, reporter
-from truncate_kit.core.results import STEPS, Result, check_number
+from truncate_kit.core.results import COUNT, Result, check_number
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.data.tables import iter_texts
 from truncate_kit.export.runtime import Chunk, EncodingWork, OnnxEncoder
@@ -83,7 +83,7 @@ def encode_file(
         "num_texts": count,
         "width": width,
         "form": form.to_dict(),
-        "chunk": check_number("chunk", chunk, STEPS),
+        "chunk": check_number("chunk", chunk, COUNT),
     }
     work, note, resumed, cut = out.with_name(f".{out.name}.part"), out.with_name(f"{out.name}.json"), count, None
     if not _is_done(out, note, job):

@@ -24,7 +24,7 @@ from truncate_kit.core.hardware import (
 from truncate_kit.core.results import MACHINE, RESULTS, Bounds, Result, check_settings, sealed, setting, unsealed
 from truncate_kit.core.workspace import model_digests
 
-_POINTS = Bounds(0, 200, whole=False)
+_POINTS = Bounds(0, whole=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ from truncate_kit.core.hardware import (
     usable_cores,
 )
 from truncate_kit.core.progress import Send
-from truncate_kit.core.results import BATCH, check_number, listed_texts
+from truncate_kit.core.results import COUNT, check_number, listed_texts
 from truncate_kit.core.vectors import Rows, VectorFormat, paired_rows
 from truncate_kit.export.record import ExportReport, check_bits, check_runnable, find_graph
 from truncate_kit.models.encoder import Encoder, LayerHeads, TextReader, padded
@@ -219,7 +219,7 @@ class OnnxEncoder:
         self._place = file.absolute()  # the working folder may change
         self.device = select_device(device)
         self.threads = check_threads(threads) or usable_cores()
-        self.batch_tokens = check_number("batch_tokens", batch_tokens, BATCH) or _BATCH_TOKENS[self.device.type]
+        self.batch_tokens = check_number("batch_tokens", batch_tokens, COUNT) or _BATCH_TOKENS[self.device.type]
         self._most_texts = most_texts
         # On Hopper, cuDNN needs 60 ms or more to plan each new shape (benchmarks/gpu).
         self.few_shapes = self.device.type == "cuda"

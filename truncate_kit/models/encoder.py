@@ -17,7 +17,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from truncate_kit.core.errors import ModelError, known_name
 from truncate_kit.core.hardware import in_halves
-from truncate_kit.core.results import BATCH, check_number, listed_texts
+from truncate_kit.core.results import COUNT, check_number, listed_texts
 from truncate_kit.core.vectors import Rows, TextEncoder, paired_rows
 from truncate_kit.data.seen import NO_KEYS, Keys
 from truncate_kit.models.families import family_of
@@ -510,7 +510,7 @@ def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
 
     The longest come first, so that a lack of memory shows early. Raises `UsageError` for an invalid size.
     """
-    check_number("batch_size", batch_size, BATCH)
+    check_number("batch_size", batch_size, COUNT)
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
 

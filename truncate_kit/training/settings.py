@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from truncate_kit.core.errors import DataError, DivergedError, UsageError
 from truncate_kit.core.hardware import TRAINING_PRECISIONS, Precision
-from truncate_kit.core.results import BATCH, RATE, SEED, SHARE, TRAINING, Bounds, Result, check_settings, setting
-from truncate_kit.core.results import EPOCHS as EPOCHS_ALLOWED
+from truncate_kit.core.results import COUNT, RATE, SEED, SHARE, TRAINING, Bounds, Result, check_settings, setting
 
 if TYPE_CHECKING:
     from truncate_kit.data.pairs import PairSplits
@@ -181,14 +180,14 @@ class TrainingSettings(Result):
         EPOCHS,
         f"Maximum; the best is kept (default {EPOCHS}; for words {WORD_EPOCHS}).",
         TRAINING,
-        bounds=EPOCHS_ALLOWED,
+        bounds=COUNT,
         default=None,
     )
     batch_size: int = setting(
         BATCH_SIZE,
         f"Pairs per step (default {BATCH_SIZE}; for words {WORD_BATCH_SIZE}).",
         TRAINING,
-        bounds=BATCH,
+        bounds=COUNT,
         default=None,
     )
     learning_rate: float | None = setting(
@@ -196,7 +195,7 @@ class TrainingSettings(Result):
     )
     weight_decay: float = setting(0.01, bounds=SHARE)
     warmup: float = setting(0.1, bounds=SHARE)
-    max_gradient_norm: float = setting(1.0, bounds=Bounds(0, math.inf, whole=False, above=True))
+    max_gradient_norm: float = setting(1.0, bounds=Bounds(0, whole=False, above=True))
     precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
     buckets: bool = True
     compact_vocabulary: bool = True
@@ -333,8 +332,8 @@ class AdaptationSettings(Result):
     Unlike the paper: the rate for narrow models, and keeping the epoch best on held-out texts (5 %).
     """
 
-    epochs: int = setting(10, bounds=EPOCHS_ALLOWED)
-    batch_size: int = setting(256, bounds=BATCH)
+    epochs: int = setting(10, bounds=COUNT)
+    batch_size: int = setting(256, bounds=COUNT)
     learning_rate: float | None = setting(None, bounds=RATE)  # peak; by default `scaled_learning_rate`
     precision: str = setting("fp32", choices=TRAINING_PRECISIONS)
     seed: int = setting(0, bounds=SEED)

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from truncate_kit.core.errors import UsageError
-from truncate_kit.core.results import DATA, LAYERS, Bounds, Result, check_settings, setting
+from truncate_kit.core.results import COUNT, DATA, LAYERS, Bounds, Result, check_settings, setting
 from truncate_kit.core.vectors import Span, mean_and_std
 
 OVER = ("mean", "max")
 SEARCHES = ("auto", "exact", "beam")
 MOST_EXACT = 2**27 - 1  # 27 layers
 MOST_LAYERS = 62  # bits of a mask
-_LAYERS, _WIDTH, _PAIRS, _SPLITS = Bounds(1, 1024), Bounds(1, 1_000_000), Bounds(3, 10**9), Bounds(1, 10_000)
+_PAIRS = Bounds(3)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,16 +29,16 @@ class CombineSettings(Result):
         None,
         "Largest number of layers in a combination; by default all.",
         LAYERS,
-        bounds=_LAYERS,
+        bounds=COUNT,
         kind=int,
         name="--layers-up-to",
     )
     search: str = setting("auto", "exact, beam, or auto: exact up to 27 layers.", LAYERS, choices=SEARCHES)
     width: int = setting(
-        64, "Beam width: combinations of each size that are kept.", LAYERS, bounds=_WIDTH, name="--beam-width"
+        64, "Beam width: combinations of each size that are kept.", LAYERS, bounds=COUNT, name="--beam-width"
     )
     dev_pairs: int = setting(350, "Pairs to select on; the remaining pairs are for testing.", DATA, bounds=_PAIRS)
-    splits: int = setting(5, "Number of random splits into dev and test.", DATA, bounds=_SPLITS)
+    splits: int = setting(5, "Number of random splits into dev and test.", DATA, bounds=COUNT)
 
     def __post_init__(self) -> None:
         check_settings(self)

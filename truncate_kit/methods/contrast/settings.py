@@ -7,12 +7,10 @@ from typing import Any, Literal, get_args
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.hardware import TRAINING_PRECISIONS, Precision
 from truncate_kit.core.results import (
-    BATCH,
+    COUNT,
     DATA,
-    EPOCHS,
     LAYERS,
     RATE,
-    STEPS,
     TRAINING,
     WEIGHT,
     Bounds,
@@ -72,9 +70,9 @@ def default_budget(objective: str, recipe: str, width: int) -> tuple[float, floa
 
 
 FEWEST_ROWS = 2
-_TOKENS = Bounds(3, 1_000_000)
-_MASKED, _REPLACED = Bounds(0, 1, whole=False, above=True, below=True), Bounds(0, 1000, whole=False)
-_ROWS, _TEMPERATURE = Bounds(FEWEST_ROWS, 1_000_000), Bounds(0, 10, whole=False, above=True)
+_TOKENS = Bounds(3)
+_MASKED, _REPLACED = Bounds(0, 1, whole=False, above=True, below=True), Bounds(0, whole=False)
+_ROWS, _TEMPERATURE = Bounds(FEWEST_ROWS), Bounds(0, 10, whole=False, above=True)
 _DROPPED = Bounds(0, 1, whole=False, below=True)
 _NAMES = objective_names("contrast")
 _USUAL_EPOCHS = ", ".join(f"{OBJECTIVES[name].epochs} for {name}" for name in _NAMES)
@@ -123,7 +121,7 @@ class ContrastiveSettings(Result):
     )
     replaced_weight: float = setting(0.005, "Weight of the replaced-token loss in diffcse.", TRAINING, bounds=_REPLACED)
     masked_share: float = setting(0.3, "Share of tokens masked in diffcse.", TRAINING, bounds=_MASKED)
-    epochs: int | None = setting(None, f"Epochs; by default {_USUAL_EPOCHS}.", TRAINING, bounds=EPOCHS, kind=int)
+    epochs: int | None = setting(None, f"Epochs; by default {_USUAL_EPOCHS}.", TRAINING, bounds=COUNT, kind=int)
     batch_size: int | None = setting(
         None, f"Rows per step; by default {_USUAL_ROWS}.", TRAINING, bounds=_ROWS, kind=int
     )
@@ -138,12 +136,12 @@ class ContrastiveSettings(Result):
         name="--max-length",
         default=None,
     )
-    evaluate_every: int | None = setting(100, "Steps between two evaluations on dev.", TRAINING, bounds=STEPS)
+    evaluate_every: int | None = setting(100, "Steps between two evaluations on dev.", TRAINING, bounds=COUNT)
     dropout: float | None = setting(
         None, "Dropout probability in training; by default the model's own.", TRAINING, bounds=_DROPPED, kind=float
     )
     chunk: int | None = setting(
-        None, "Texts encoded at a time, to save memory.", TRAINING, bounds=BATCH, kind=int, name="--chunk-size"
+        None, "Texts encoded at a time, to save memory.", TRAINING, bounds=COUNT, kind=int, name="--chunk-size"
     )
     precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
     seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds; the first is 0.")

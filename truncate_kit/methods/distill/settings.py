@@ -1,6 +1,5 @@
 """Budgets, settings and results of a distillation; does not import torch."""
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
@@ -9,13 +8,11 @@ from operator import ge
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.hardware import TRAINING_PRECISIONS, Precision
 from truncate_kit.core.results import (
-    BATCH,
+    COUNT,
     DATA,
-    EPOCHS,
     LAYERS,
     RATE,
     SEED,
-    TEXTS,
     TRAINING,
     WEIGHT,
     Bounds,
@@ -31,10 +28,10 @@ from truncate_kit.training.settings import PRECISION_HELP
 
 Blocks = tuple[int, ...]
 Scored = tuple[Blocks, float]  # score in points
-_POINTS, _TIMES = Bounds(0, 200, whole=False), Bounds(1, 1_000_000, whole=False, above=True)
+_POINTS, _TIMES = Bounds(0, whole=False), Bounds(1, whole=False, above=True)
 LOWEST_TAUGHT = 2  # lowest target layer, as a student has at least one block and fewer than the teacher
-_SIZE, _SHARE = Bounds(0, 1e9, whole=False, above=True), Bounds(0, 1, whole=False, below=True)
-_HELD_OUT, _LAYER = Bounds(4, 10_000_000), Bounds(LOWEST_TAUGHT, math.inf)
+_SIZE, _SHARE = Bounds(0, whole=False, above=True), Bounds(0, 1, whole=False, below=True)
+_HELD_OUT, _LAYER = Bounds(4), Bounds(LOWEST_TAUGHT)
 MEASURED_WIDTH, MEASURED_RATE, HIGHEST_RATE = 384, 5e-4, 1e-3
 NEARLY_ALL = 0.25  # if a smaller share of the blocks is removed, a lower learning rate is better
 AMONG, NEAR = 41, 4
@@ -127,8 +124,8 @@ class DistillSettings(Result):
     """
 
     layer: int | None = setting(None, bounds=_LAYER)
-    epochs: int = setting(1, "Passes over the texts; stops early when scores stop growing.", TRAINING, bounds=EPOCHS)
-    batch_size: int = setting(16, "Texts per step; 64 or more keep a GPU busy.", TRAINING, bounds=BATCH)
+    epochs: int = setting(1, "Passes over the texts; stops early when scores stop growing.", TRAINING, bounds=COUNT)
+    batch_size: int = setting(16, "Texts per step; 64 or more keep a GPU busy.", TRAINING, bounds=COUNT)
     learning_rate: float | None = setting(
         None, "Peak learning rate; by default from width and removed blocks.", TRAINING, bounds=RATE, kind=float
     )
@@ -139,7 +136,7 @@ class DistillSettings(Result):
         False, "Train word and position embeddings as well.", TRAINING, name="--train-embeddings"
     )
     max_texts: int | None = setting(
-        None, "Train on at most this many texts, and all queries.", DATA, bounds=TEXTS, kind=int
+        None, "Train on at most this many texts, and all queries.", DATA, bounds=COUNT, kind=int
     )
     held_out: int = setting(2000, bounds=_HELD_OUT)
     query_weight: float = setting(1.0, "Weight of a query relative to a text.", TRAINING, bounds=WEIGHT)

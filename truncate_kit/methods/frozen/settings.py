@@ -8,11 +8,9 @@ from statistics import fmean
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.hardware import TRAINING_PRECISIONS, Precision
 from truncate_kit.core.results import (
-    BATCH,
-    EPOCHS,
+    COUNT,
     LAYERS,
     RATE,
-    TEXTS,
     TRAINING,
     Bounds,
     Result,
@@ -33,7 +31,7 @@ STEPS = (COSINE, SIAMESE, AUTOENCODER)
 SCORES = ("exp", "sigmoid")  # `ScoreKind`, copied because its module imports torch
 LOSSES = ("mse", "log-variance")
 LOWER_SHARE, UPPER_SHARE = 4, 2  # the paper's 256 and 512 of 1,024
-_UNITS, _DEPTH = Bounds(1, 65_536), Bounds(1, 16)
+_UNITS, _DEPTH = Bounds(1), Bounds(1, 16)
 
 
 def _code_widths(text: str) -> tuple[int, int]:
@@ -81,11 +79,11 @@ class FrozenSettings(Result):
     )
     depth: int = setting(1, "Layers of each block's network (our default, not FREEZE's).", TRAINING, bounds=_DEPTH)
     final_norm: bool = setting(False, "Apply the model's final norm to the states of all blocks.", LAYERS)
-    raw_sentences: int = setting(20_000, bounds=TEXTS)
-    epochs: int = setting(20, "Epochs (our default, not FREEZE's); the best on dev is kept.", TRAINING, bounds=EPOCHS)
-    nli_epochs: int = setting(3, bounds=EPOCHS)
-    pretraining_epochs: int = setting(10, bounds=EPOCHS)
-    batch_size: int = setting(64, "Pairs per step (our default, not FREEZE's).", TRAINING, bounds=BATCH)
+    raw_sentences: int = setting(20_000, bounds=COUNT)
+    epochs: int = setting(20, "Epochs (our default, not FREEZE's); the best on dev is kept.", TRAINING, bounds=COUNT)
+    nli_epochs: int = setting(3, bounds=COUNT)
+    pretraining_epochs: int = setting(10, bounds=COUNT)
+    batch_size: int = setting(64, "Pairs per step (our default, not FREEZE's).", TRAINING, bounds=COUNT)
     learning_rate: float = setting(1e-3, "Peak learning rate (our default, not FREEZE's).", TRAINING, bounds=RATE)
     precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
     seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds from 0 on (our default, not FREEZE's).")
