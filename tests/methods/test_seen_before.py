@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.support.pairs import WORDS, make_pairs
+from tests.support.training import swept
 from truncate_kit.data.pairs import PairSplits
 from truncate_kit.data.seen import keys_of, pair_keys
 from truncate_kit.data.triplets import raw_texts
@@ -16,29 +17,19 @@ from truncate_kit.methods.distill.distilling import distill
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.frozen.run import finetune_frozen
 from truncate_kit.methods.frozen.settings import FrozenSettings
-from truncate_kit.methods.tmft.finetune import finetune
-from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.page import Run, write_page
 from truncate_kit.report.view import view_of
-from truncate_kit.training.settings import TrainingSettings
 
-ONCE = TrainingSettings(epochs=1)
 TEXTS = [f"{first} {second} {third}" for first in WORDS for second in WORDS for third in WORDS[:3]]
-
-
-def part(name, first, last):
-    """Pairs that no other part has."""
-    pairs = make_pairs(90)
-    return replace(pairs, name=f"set/{name}", pairs=tuple(dict.fromkeys(pairs.pairs))[first:last])
 
 
 @pytest.fixture
 def data():
-    parts = {name: part(name, *ends) for name, ends in {"train": (0, 20), "dev": (20, 30), "test": (30, 45)}.items()}
-    found = PairSplits(name="set", **parts)
-    assert [len(pairs) for _, pairs in found.items()] == [20, 10, 15]
-    return found
+    pairs = tuple(dict.fromkeys(make_pairs(90).pairs))  # no part has a pair of another
+    ends = {"train": (0, 20), "dev": (20, 30), "test": (30, 45)}
+    parts = {name: replace(make_pairs(1), name=f"set/{name}", pairs=pairs[slice(*at)]) for name, at in ends.items()}
+    return PairSplits(name="set", **parts)
 
 
 @pytest.fixture
@@ -58,13 +49,13 @@ def said_of(data):
 
 
 def test_fine_tuning_says_it_of_the_model_and_of_its_teacher(knowing, data, tiny_folder, tmp_path):
-    settings, plain = SweepSettings(layers="1", seeds=(0,)), load_encoder(tiny_folder("bert"))
-    found = finetune(knowing, data, out=tmp_path / "own", settings=settings, training=ONCE)
+    plain = load_encoder(tiny_folder("bert"))
+    found = swept(knowing, tmp_path / "own", data, layers="1")
     assert found.seen_before.startswith(said_of(data))
     assert found.seen_before in (tmp_path / "own/lean/README.md").read_text().replace("\n", " ")
-    taught = finetune(plain, data, out=tmp_path / "taught", settings=settings, training=ONCE, teacher=knowing)
+    taught = swept(plain, tmp_path / "taught", data, layers="1", teacher=knowing)
     assert taught.seen_before == found.seen_before
-    assert finetune(plain, data, out=tmp_path / "none", settings=settings, training=ONCE).seen_before == ""
+    assert swept(plain, tmp_path / "none", data, layers="1").seen_before == ""
     write_page(tmp_path / "own")
     assert said_of(data) in (tmp_path / "own/report.html").read_text()
 

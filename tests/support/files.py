@@ -81,20 +81,28 @@ def words_folder(folder: Path) -> Path:
     return folder
 
 
+def write_study(home: Path, **parts: Any) -> Path:
+    """`study.toml` in a folder: parts by their keys, models, priors and tasks as lists of their own keys."""
+    text = "\n".join(f"{key} = {_toml(value)}" for key, value in parts.items())
+    (home / "study.toml").write_text(text, encoding="utf-8")
+    return home / "study.toml"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return f"{{ {', '.join(f'{key} = {_toml(one)}' for key, one in value.items())} }}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    return json.dumps(str(value) if isinstance(value, Path) else value)
+
+
 def study_file(model: Path, home: Path, *, epochs: int = 12, seeds: int = 2, layers: str = "all") -> Path:
     """A study of `pairs.csv`, written beside it; by default a trial takes half a second."""
     rows = [f"the {a} sat,a {b} ran,{(3 * i + j) % 6}" for i, a in enumerate(NOUNS) for j, b in enumerate(NOUNS)]
     (home / "pairs.csv").write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n")
-    (home / "study.toml").write_text(
-        f"""
-        seeds = {seeds}
-        layers = "{layers}"
-        training = {{ epochs = {epochs}, batch_size = 8, learning_rate = 1e-3 }}
-        models = [{{ model = "{model}", name = "bert" }}]
-        tasks = [{{ data = "pairs.csv", name = "pairs" }}]
-        """
-    )
-    return home / "study.toml"
+    training = {"epochs": epochs, "batch_size": 8, "learning_rate": 1e-3}
+    models, tasks = [{"model": model, "name": "bert"}], [{"data": "pairs.csv", "name": "pairs"}]
+    return write_study(home, seeds=seeds, layers=layers, training=training, models=models, tasks=tasks)
 
 
 def kept_in(path: Path) -> dict[str, Any]:

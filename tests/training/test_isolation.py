@@ -8,16 +8,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from tests.support.pairs import word_splits
-from tests.support.training import SHORT
+from tests.support.training import ONCE, swept
 from truncate_kit.core.hardware import bf16_instructions
 from truncate_kit.methods.priors import adapt
-from truncate_kit.methods.tmft.finetune import finetune
-from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.settings import AdaptationSettings
-
-SETTINGS = SweepSettings(layers="1", seeds=(0,))
 
 
 @pytest.fixture(scope="module")
@@ -27,9 +22,9 @@ def train(tiny_folder, tmp_path_factory):
     assert encoder.backbone.config.hidden_dropout_prob > 0
 
     def run(context=nullcontext, precision="fp32"):
-        training, out = replace(SHORT, precision=precision), tmp_path_factory.mktemp("trained")
+        out = tmp_path_factory.mktemp("trained")
         with context():
-            finetune(encoder, word_splits(), out=out, settings=SETTINGS, training=training)
+            swept(encoder, out, training=replace(ONCE, precision=precision), layers="1")
         return load_encoder(out / "lean").encode("the cat sat").tobytes()
 
     return run

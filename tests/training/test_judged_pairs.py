@@ -7,13 +7,12 @@ import pytest
 import torch
 
 from tests.support.retrieval import judged_folder, write_lines
-from tests.support.training import SHORT, without_dropout
+from tests.support.training import SHORT, swept, without_dropout
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.data.retrieval import read_retrieval, with_queries
 from truncate_kit.data.seen import seen_among, unseen_queries
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.methods.tmft.finetune import finetune
-from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.examples import TEMPERATURE, LabelledTask
 from truncate_kit.training.queries import choosing_queries, halves, read_judged
@@ -149,14 +148,7 @@ def test_a_teachers_vectors_are_those_of_its_searches(tiny_folder, tmp_path):
 def test_who_taught_and_chose_is_known_afterwards(tiny_folder, tmp_path):
     encoder, folder = load_encoder(tiny_folder("bert")), judged_folder(tmp_path / "set", test=48)
     data, asked = read_judged(folder)
-    result = finetune(
-        encoder,
-        data,
-        out=tmp_path / "out",
-        settings=SweepSettings(layers="2", seeds=(0,)),
-        training=dataclasses.replace(SEARCH, epochs=3),
-        retrieval=asked,
-    )
+    result = swept(encoder, tmp_path / "out", data, SEARCH, layers="2", retrieval=asked)
     assert (result.metric, result.retrieval) == ("nDCG@10 of half the queries", asked.name)
     lean, chose = tmp_path / "out/lean", choosing_queries(asked)
     reports = with_queries(asked, [place for place, query in enumerate(asked.queries) if query not in chose])

@@ -6,13 +6,12 @@ import pytest
 import torch
 
 from tests.support.pairs import labelled_splits, word_splits
-from tests.support.training import SETTINGS
+from tests.support.training import ONCE, swept
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.data.triplets import TripletSet, raw_texts
 from truncate_kit.methods.contrast.run import finetune_contrastive, poolable_encoder
 from truncate_kit.methods.contrast.settings import ContrastiveSettings, default_budget
 from truncate_kit.methods.tmft.finetune import finetune
-from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.examples import ContrastiveTexts, LabelledTask, PairEvaluator, Pairs
 from truncate_kit.training.loop import TrainingRun
@@ -61,13 +60,7 @@ def test_a_new_row_is_trained_scored_and_written_on_the_card(row, tiny_folder, t
     encoder.eval()
     loss = examples.loss(encoder, range(len(data.train)))
     torch.testing.assert_close(loss, absolute(*vectors, torch.tensor(data.train.scores())), atol=1e-5, rtol=1e-5)
-    result = finetune(
-        encoder,
-        data,
-        out=tmp_path,
-        settings=SweepSettings(layers="1", seeds=(0,)),
-        training=dataclasses.replace(SETTINGS, objective="absolute", epochs=1),
-    )
+    result = swept(encoder, tmp_path, data, dataclasses.replace(ONCE, objective="absolute"), layers="1")
     assert result.metric == row.metric
     assert row.card in (tmp_path / "lean/README.md").read_text()
     assert dev.score(load_encoder(tmp_path / "lean"))[0] == pytest.approx(result.lean.dev, abs=1e-3)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from PIL import Image
 
 from truncate_kit.core.errors import UsageError
 from truncate_kit.methods.study.plan import figure_name, read_study
@@ -47,10 +48,13 @@ def test_each_task_has_its_models_in_all_its_figures(tmp_path):
         for layer in range(3)
     ]  # fmt: skip
     view = view_of(StudyResult(rows=tuple(rows), seconds=0.0, cka=tuple(cka)))
-    drawn = {path.name: path.stat().st_size for path in write_figures(view, tmp_path)}
+    drawn = {path.name: path for path in write_figures(view, tmp_path)}
     names = [(kind, task) for task in ("one", "other") for kind in ("curves", "layers", "pareto")]
     assert set(drawn) == {figure_name(task, kind) for kind, task in (*names, ("cka", "one"))}
-    assert all(size > 10_000 for size in drawn.values())
+    for path in drawn.values():
+        assert path.stat().st_size > 10_000
+        with Image.open(path) as image:
+            assert image.width > 500
     curves = [plot.title for plot in view.plots if plot.file == "curves-one"]
     assert curves == models
     (plot, *_) = [plot for plot in view.plots if plot.file == "cka-one"]

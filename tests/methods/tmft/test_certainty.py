@@ -9,17 +9,14 @@ import torch
 from scipy import stats
 
 from tests.support.pairs import labelled_splits, word_splits
+from tests.support.training import swept
 from truncate_kit.core.vectors import DRAWS
 from truncate_kit.evaluation.graded import correlate
-from truncate_kit.methods.tmft.finetune import best_layers, certainty, finetune
-from truncate_kit.methods.tmft.settings import SweepResult, SweepSettings
+from truncate_kit.methods.tmft.finetune import best_layers, certainty
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.training import certainty_in_words
 from truncate_kit.training.examples import LabelledTask, best_threshold, f1
-from truncate_kit.training.settings import TrainingSettings, Trial
-
-# Scores that depend on layer and seed; how well anything learns is not looked at.
-QUICK = TrainingSettings(epochs=1, batch_size=32, learning_rate=2e-3)
+from truncate_kit.training.settings import Trial
 
 
 def resamples(count):
@@ -29,9 +26,8 @@ def resamples(count):
 @pytest.mark.parametrize("objective", ["cosine", "paraphrase", "entailment"])
 def test_resampled_scores_are_the_scores_of_the_resamples(tiny_folder, objective):
     encoder = load_encoder(tiny_folder("bert"))
-    pairs = {"cosine": word_splits, "paraphrase": lambda: labelled_splits((0.5,))}.get(
-        objective, lambda: labelled_splits((0.2, 0.6))
-    )()
+    cuts = {"paraphrase": (0.5,), "entailment": (0.2, 0.6)}
+    pairs = labelled_splits(cuts[objective]) if objective in cuts else word_splits()
     examples, dev, _ = LabelledTask(encoder, pairs, objective).trial(encoder, 0)
     if objective == "entailment":
         torch.nn.init.normal_(examples.head.weight)
@@ -62,8 +58,7 @@ def test_few_dev_pairs_do_not_rank_layers(tiny_folder, tmp_path, caplog, number)
     """And the choice is called chance before the model is saved."""
     data = word_splits()
     data = replace(data, dev=replace(data.dev, pairs=data.dev.pairs[:number]))
-    settings = SweepSettings(layers="1,2", seeds=(0,))
-    found = finetune(load_encoder(tiny_folder("bert")), data, out=tmp_path, settings=settings, training=QUICK)
+    found = swept(load_encoder(tiny_folder("bert")), tmp_path, data, layers="1,2")
     assert found.certainty.number == number
     assert (found.certainty.lead is None) == (number < 20)
     if number < 20:
@@ -180,21 +175,3 @@ def test_nothing_is_said_of_one_layer_or_without_resamples():
     assert certainty(of_layers({1: 70.0}), number=300) is None
     assert certainty([trial(1, 0, 70.0, ()), trial(2, 0, 70.0, ())], number=300) is None
     assert certainty([*of_layers({1: 70.0}), *of_layers({2: 70.0}, (1,))], number=300) is None
-
-
-def test_table_and_choice_are_by_the_seeds_asked_for(tiny_folder, tmp_path):
-    encoder, data = load_encoder(tiny_folder("bert")), word_splits()
-
-    def swept(layers, seeds, out):
-        settings = SweepSettings(layers=layers, seeds=tuple(range(seeds)))
-        return finetune(encoder, data, out=tmp_path / out, settings=settings, training=QUICK)
-
-    more = swept("1,2,3", 2, "again")
-    assert more.certainty.compared == (1, 2, 3)
-    assert more.certainty.best == more.chosen  # best-dev is the default
-    assert SweepResult.from_dict(more.to_dict()) == more
-    assert all(trial.dev_draws == () for trial in more.trials)
-    fewer, alone = swept("1,3", 1, "again"), swept("1,3", 1, "alone")
-    assert [row.layer for row in fewer.rows] == [1, 2, 3]  # layers of earlier calls stay in the table
-    assert [row for row in fewer.rows if row.layer != 2] == alone.rows
-    assert (fewer.chosen, fewer.choice, fewer.certainty) == (alone.chosen, alone.choice, alone.certainty)

@@ -1,18 +1,18 @@
 """Strategies behind `--layer auto`: what they rank by, against truncated models; what they choose and cost."""
 
 import dataclasses
+import functools
 import shutil
 
 import pytest
 import torch
 
 from tests.support.pairs import labelled_splits, make_pairs, word_splits
-from tests.support.training import SETTINGS, without_dropout
+from tests.support.training import SETTINGS, swept, without_dropout
 from truncate_kit.analysis.result import DropPrediction
 from truncate_kit.core.progress import Engine, TrialWatcher
 from truncate_kit.methods.tmft import trials
-from truncate_kit.methods.tmft.finetune import finetune
-from truncate_kit.methods.tmft.settings import STRATEGIES, SweepSettings
+from truncate_kit.methods.tmft.settings import STRATEGIES
 from truncate_kit.methods.tmft.trials import MultiExit, exit_vectors_of
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.store import RunStore
@@ -22,13 +22,9 @@ from truncate_kit.training.examples import LabelledTask
 LAYERS = (0, 1, 2, 3)
 
 
-def tiny(tiny_folder):
-    return without_dropout(load_encoder(tiny_folder("bert")))
-
-
-@pytest.fixture
+@pytest.fixture(scope="module")
 def encoder(tiny_folder):
-    return tiny(tiny_folder)
+    return without_dropout(load_encoder(tiny_folder("bert")))
 
 
 @pytest.mark.parametrize("family", ["bert", "electra", "gpt2", "modernbert"])
@@ -86,33 +82,34 @@ def test_a_probe_of_many_pairs_reads_a_part_of_them(encoder, monkeypatch):
 BATCH = 32
 
 
-def tuned(encoder, out, strategy, prediction=None, objective="cosine", pairs=None, epochs=3, seeds=1, **options):
-    return finetune(
-        encoder,
-        pairs or word_splits(),
-        out=out,
-        settings=SweepSettings(strategy=strategy, seeds=tuple(range(seeds)), pick="best-dev"),
-        training=dataclasses.replace(SETTINGS, epochs=epochs, batch_size=BATCH, objective=objective),
-        prediction=prediction,
-        **options,
+def tuned(encoder, out, strategy, pairs=None, epochs=2, seeds=1, **options):
+    training = dataclasses.replace(
+        SETTINGS, epochs=epochs, batch_size=BATCH, objective=options.pop("objective", "cosine")
     )
+    return swept(encoder, out, pairs, training, strategy=strategy, seeds=tuple(range(seeds)), **options)
 
 
 STEPS, DEPTH = -(-64 // BATCH), 3
 
 
-@pytest.fixture(scope="module")
-def everything(tiny_folder, tmp_path_factory):
-    """All layers in four epochs."""
-    return tuned(tiny(tiny_folder), tmp_path_factory.mktemp("exhaustive"), "exhaustive", epochs=4)
+class Recorded(Engine):
+    """Remembers what it was given, batch by batch."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+
+    def run(self, work, tasks, send):
+        tasks = list(tasks)
+        self.batches.append([task[0] if isinstance(task, tuple) else str(task) for task in tasks])
+        yield from super().run(work, tasks, send)
 
 
 @pytest.fixture(scope="module")
-def ranked(tiny_folder, tmp_path_factory):
-    """The folder of a search by rankings."""
-    out = tmp_path_factory.mktemp("rankings")
-    tuned(tiny(tiny_folder), out, "rankings")
-    return out
+def ranked(encoder, tmp_path_factory):
+    """The folder of a search by rankings, and the engine that ran it."""
+    out, engine = tmp_path_factory.mktemp("rankings"), Recorded()
+    tuned(encoder, out, "rankings", engine=engine)
+    return out, engine
 
 
 @pytest.mark.parametrize("strategy", list(STRATEGIES))
@@ -137,12 +134,10 @@ def test_every_strategy_ends_with_a_layer_and_states_its_cost(encoder, tmp_path,
 
 def test_without_a_prediction_the_cka_rule_takes_the_last_layer_and_with_one_the_layer_before(encoder, tmp_path):
     falls = DropPrediction(from_layer=2, confidence=0.8, sentence="It falls.", signs={})
-    assert tuned(encoder, tmp_path, "cka").chosen == DEPTH
-    assert tuned(encoder, tmp_path, "cka", falls).chosen == 1
     unsure = dataclasses.replace(falls, confidence=0.4)
-    assert tuned(encoder, tmp_path, "cka", unsure).chosen == DEPTH
     unlikely = dataclasses.replace(falls, probability=0.3)  # where there is a probability, it counts
-    assert tuned(encoder, tmp_path, "cka", unlikely).chosen == DEPTH
+    for prediction, chosen in ((None, DEPTH), (falls, 1), (unsure, DEPTH), (unlikely, DEPTH)):
+        assert tuned(encoder, tmp_path, "cka", epochs=1, prediction=prediction).chosen == chosen
 
 
 def stored_ranking(out, name):
@@ -167,24 +162,11 @@ def test_a_ranking_is_kept_and_taken_up(encoder, tmp_path):
     assert tuned(encoder, tmp_path, "multi-exit").rankings == scores
 
 
-class Recorded(Engine):
-    """Remembers what it was given, batch by batch."""
-
-    def __init__(self) -> None:
-        self.batches: list[list[str]] = []
-
-    def run(self, work, tasks, send):
-        tasks = list(tasks)
-        self.batches.append([task[0] if isinstance(task, tuple) else str(task) for task in tasks])
-        yield from super().run(work, tasks, send)
-
-
-def test_rankings_run_where_trials_run_both_at_once(encoder, tmp_path):
-    engine = Recorded()
-    tuned(encoder, tmp_path, "rankings", engine=engine)
+def test_rankings_run_where_trials_run_both_at_once(encoder, ranked):
+    out, engine = ranked
     assert ["probe", "multi-exit"] in engine.batches
     again = Recorded()
-    tuned(encoder, tmp_path, "rankings", engine=again)
+    tuned(encoder, out, "rankings", engine=again)
     assert not any(batch for batch in again.batches)
 
 
@@ -197,7 +179,7 @@ def test_rankings_run_where_trials_run_both_at_once(encoder, tmp_path):
     ],
 )
 def test_rankings_that_agree_decide_and_others_race(encoder, ranked, tmp_path, frozen, exits, raced):
-    shutil.copytree(ranked, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(ranked[0], tmp_path, dirs_exist_ok=True)
     for name, scores in (("probe", frozen), ("multi-exit", exits)):
         replace_ranking(tmp_path, name, scores)
     result = tuned(encoder, tmp_path, "rankings")
@@ -221,45 +203,59 @@ class Epochs(TrialWatcher):
         kept.append((event.layer, event.seed, event.done))
 
 
+def timeless(trials):
+    return [dataclasses.replace(trial, seconds=0) for trial in trials]
+
+
+@pytest.fixture(scope="module")
+def everything(encoder, tmp_path_factory):
+    """The trials of all layers in three epochs."""
+    found = tuned(encoder, tmp_path_factory.mktemp("exhaustive"), "exhaustive", epochs=3)
+    return {trial.layer: trial for trial in timeless(found.trials)}
+
+
+@pytest.fixture(scope="module")
+def race(encoder, tmp_path_factory):
+    """A function that runs a race in three epochs, each once: its folder, its result, and what was heard of it."""
+
+    @functools.cache
+    def run(strategy):
+        out, watcher = tmp_path_factory.mktemp("race"), Epochs()
+        return out, tuned(encoder, out, strategy, epochs=3, progress=watcher), watcher
+
+    return run
+
+
 @pytest.mark.parametrize("strategy", ["probe", "multi-exit"])
-def test_only_the_winner_of_a_race_goes_on_and_ends_as_if_it_had_never_stopped(encoder, everything, tmp_path, strategy):
-    watcher = Epochs()
-    result = tuned(encoder, tmp_path / "race", strategy, epochs=4, progress=watcher)
+def test_only_the_winner_of_a_race_goes_on_and_ends_as_if_it_had_never_stopped(encoder, everything, race, strategy):
+    out, result, watcher = race(strategy)
     raced = {trial.layer for trial in result.search}
     assert len(raced) > 1
-    assert {(trial.epochs, trial.epochs_run, trial.test) for trial in result.search} == {(4, 1, None)}
+    assert {(trial.epochs, trial.epochs_run, trial.test) for trial in result.search} == {(3, 1, None)}
     assert {(layer, 0, 1) for layer in raced} == set(watcher.stops)
-    for layer in raced - {result.chosen, DEPTH}:  # the last layer is the yardstick
-        assert [place for place in watcher.heard if place[0] == layer] == [(layer, 0, 1)]
-    assert [place for place in watcher.heard if place[0] == result.chosen] == [
-        (result.chosen, 0, done) for done in (1, 2, 3, 4)
-    ]
-    assert not list(tmp_path.rglob("*.checkpoint"))
-    whole = {trial.layer: trial for trial in everything.trials}
-    for trial in result.trials:
-        assert dataclasses.replace(trial, seconds=0) == dataclasses.replace(whole[trial.layer], seconds=0)
-    for trial in result.search:
-        assert dataclasses.replace(trial, seconds=0) == dataclasses.replace(whole[trial.layer].first(1), seconds=0)
+    for layer in raced - {DEPTH} | {result.chosen}:  # the last layer is the yardstick
+        done = (1, 2, 3) if layer == result.chosen else (1,)
+        assert [place for place in watcher.heard if place[0] == layer] == [(layer, 0, epoch) for epoch in done]
+    assert not list(out.rglob("*.checkpoint"))
+    assert timeless(result.trials) == [everything[trial.layer] for trial in result.trials]
+    assert timeless(result.search) == [everything[trial.layer].first(1) for trial in result.search]
     again = Epochs()
-    assert tuned(encoder, tmp_path / "race", strategy, epochs=4, progress=again).chosen == result.chosen
+    assert tuned(encoder, out, strategy, epochs=3, progress=again).chosen == result.chosen
     assert not again.heard
 
 
-def test_a_killed_race_is_run_to_its_end(encoder, tmp_path):
+def test_a_killed_race_is_run_to_its_end(encoder, race, tmp_path):
     class Killed(Epochs):
         def trial(self, event):
             if event.kind == "stopped" and event.layer != DEPTH:  # the yardstick's, which is there already
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        tuned(encoder, tmp_path, "probe", epochs=4, progress=Killed())
-    again = Epochs()
-    result = tuned(encoder, tmp_path, "probe", epochs=4, progress=again)
-    undisturbed = tuned(encoder, tmp_path / "b", "probe", epochs=4)
+        tuned(encoder, tmp_path, "probe", epochs=3, progress=Killed())
+    again, undisturbed = Epochs(), race("probe")[1]
+    result = tuned(encoder, tmp_path, "probe", epochs=3, progress=again)
     assert result.chosen == undisturbed.chosen
-    assert [dataclasses.replace(trial, seconds=0) for trial in result.search] == [
-        dataclasses.replace(trial, seconds=0) for trial in undisturbed.search
-    ]
+    assert timeless(result.search) == timeless(undisturbed.search)
     begun = next(trial.layer for trial in result.search if trial.layer != DEPTH)
     assert (begun, 0, 1) not in again.heard
 

@@ -15,7 +15,7 @@ from transformers import AutoConfig, AutoModel
 from tests.support.files import kept_in
 from tests.support.killing import killed
 from tests.support.pairs import word_splits
-from tests.support.training import SHORT
+from tests.support.training import SHORT, swept
 from tests.support.trials import read_trials
 from truncate_kit.analysis.profile import predicted_drop
 from truncate_kit.analysis.result import DropPrediction
@@ -23,14 +23,12 @@ from truncate_kit.core.errors import UsageError
 from truncate_kit.core.progress import TrialWatcher
 from truncate_kit.data.pairs import BUNDLED, load_pairs
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.methods.tmft.finetune import finetune, sweep_prediction
+from truncate_kit.methods.tmft.finetune import sweep_prediction
 from truncate_kit.methods.tmft.settings import SweepResult, SweepSettings, parse_layers, picker
 from truncate_kit.methods.tmft.trials import layers_named
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import layer_states, parameters_kept, truncate
 from truncate_kit.training.settings import TrainingSettings
-
-ONCE = dataclasses.replace(SHORT, epochs=1)  # where epochs are not looked at
 
 # Table of the bundled discriminator's README: dev by layer, predicted to fall from layer 6.
 DEV = dict(enumerate([50.7, 69.6, 68.0, 67.6, 68.3, 67.3, 65.0, 64.0, 61.5]))
@@ -92,17 +90,17 @@ def test_contenders_hold_what_decides_the_pick():
     assert max(picker("robust", 2.5, 5).contenders(DEV, 4)) < 5
 
 
-def swept(encoder, out, training=ONCE, **settings):
-    """Fine-tune on words; some settings are arguments of `finetune` itself."""
-    own = {name: settings.pop(name) for name in ("prediction", "full", "before", "progress") if name in settings}
-    chosen = SweepSettings(**{"seeds": (0,)} | settings)
-    return finetune(encoder, word_splits(), out=out, settings=chosen, training=training, **own)
-
-
 @pytest.fixture(scope="module")
 def exhaustive(tiny_folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("exhaustive")
-    return swept(load_encoder(tiny_folder("electra")), out, SHORT, layers="all", seeds=(0, 1)), out
+    return swept(load_encoder(tiny_folder("electra")), out, training=SHORT, layers="all", seeds=(0, 1)), out
+
+
+@pytest.fixture(scope="module")
+def whole(tiny_folder, tmp_path_factory):
+    """Every layer once, by a model whose weights stay for other rules."""
+    out = tmp_path_factory.mktemp("whole")
+    return swept(load_encoder(tiny_folder("bert")), out, layers="all"), out
 
 
 def test_exhaustive_sweep_reports_means_over_seeds(exhaustive, tiny_folder):
@@ -122,15 +120,11 @@ def test_exhaustive_sweep_reports_means_over_seeds(exhaustive, tiny_folder):
 
 
 _SWEEP = """
-from tests.support.pairs import word_splits
-from tests.support.training import SHORT
-from truncate_kit.methods.tmft.finetune import finetune
-from truncate_kit.methods.tmft.settings import SweepSettings
+from tests.support.training import SHORT, swept
 from truncate_kit.models.loading import load_encoder
 
 def work(out, model):
-    settings = SweepSettings(layers="all", seeds=(0, 1), pick="best-dev")
-    finetune(load_encoder(model), word_splits(), out=out, settings=settings, training=SHORT)
+    swept(load_encoder(model), out, training=SHORT, layers="all", seeds=(0, 1), pick="best-dev")
 """
 
 
@@ -191,12 +185,12 @@ def test_trials_of_one_model_are_not_handed_to_another(tiny_folder, tmp_path):
         ({"layers": "3"}, 3, "Layer 3: as requested."),
     ],
 )
-def test_the_choice_says_why_and_whether_nothing_was_gained(settings, chosen, said, tiny_folder, tmp_path):
+def test_the_choice_says_why_and_whether_nothing_was_gained(settings, chosen, said, tiny_folder, whole):
     asked = settings if "layers" in settings else {"strategy": "exhaustive"} | settings
-    result = swept(load_encoder(tiny_folder("bert")), tmp_path, **asked)
+    result = swept(load_encoder(tiny_folder("bert")), whole[1], **asked)  # nothing is trained
     assert result.chosen == chosen
     assert result.choice.endswith(said)
-    assert result.choice in (tmp_path / "lean" / "README.md").read_text()
+    assert result.choice in (whole[1] / "lean" / "README.md").read_text()
 
 
 def test_a_predicted_drop_bounds_the_robust_pick(tiny_folder, tmp_path):
@@ -210,7 +204,7 @@ def test_a_predicted_drop_bounds_the_robust_pick(tiny_folder, tmp_path):
 
 def test_guided_search_costs_less_and_never_sees_the_test_set(tiny_folder, tmp_path):
     encoder = load_encoder(tiny_folder("electra"))
-    result = swept(encoder, tmp_path, dataclasses.replace(SHORT, epochs=4), strategy="guided")
+    result = swept(encoder, tmp_path, training=dataclasses.replace(SHORT, epochs=4), strategy="guided")
     assert result.search
     assert all(trial.test is None for trial in result.search)
     assert result.search_cost == sum(t.steps * max(1, t.layer) for t in result.search)
@@ -230,35 +224,41 @@ class Planned(TrialWatcher):
 
 def test_another_rule_or_fewer_seeds_train_nothing_and_take_no_layer_away(tiny_folder, tmp_path):
     encoder, watcher, results = load_encoder(tiny_folder("bert")), Planned(), {}
-    for pick, layers, seeds in (("small", "1,2,3", (0, 1)), ("depth-bonus", "1,2,3", (0, 1)), ("best-dev", "2", (0,))):
-        within = None if pick == "best-dev" else 100
-        settings = {"layers": layers, "pick": pick, "within": within, "seeds": seeds}
+    every = {"layers": "1,2,3", "within": 100, "seeds": (0, 1)}
+    for pick, asked in (("small", every), ("depth-bonus", every), ("best-dev", {"layers": "1,3", "seeds": (0,)})):
+        settings = {"pick": pick} | asked
         result = swept(encoder, tmp_path, progress=watcher, **settings)
         lean = load_encoder(tmp_path / "lean")
         assert lean.depth == result.chosen
-        dev = [trial.dev for trial in result.trials if trial.layer == result.chosen and trial.seed in seeds]
+        dev = [trial.dev for trial in result.trials if trial.layer == result.chosen and trial.seed in asked["seeds"]]
         assert evaluate(lean, word_splits().dev.pairs).spearman == pytest.approx(max(dev), abs=1e-3)
         results[pick] = result
     assert len(set(watcher.trials)) == 6  # some are run again for their weights
-    assert [results[pick].chosen for pick in ("small", "depth-bonus", "best-dev")] == [1, 3, 2]
+    assert [results[pick].chosen for pick in ("small", "depth-bonus")] == [1, 3]
     first, again = results["small"], results["best-dev"]
+    assert first.certainty.compared == (1, 2, 3)
+    assert again.certainty.best == again.chosen
     assert again.trials == tuple(trial for trial in first.trials if trial.seed == 0)
+    assert all(trial.dev_draws == () for trial in first.trials)
     assert [row.layer for row in again.layers] == [row.layer for row in first.layers]
     assert SweepResult.read(tmp_path / "sweep.json") == again
     assert (first.certainty.seeds, again.certainty.seeds) == (2, 1)
-    swept(encoder, tmp_path, dataclasses.replace(SHORT, epochs=2), **settings)
+    alone = swept(encoder, tmp_path / "alone", **settings)
+    assert [row for row in again.rows if row.layer != 2] == alone.rows
+    assert (again.chosen, again.choice, again.certainty) == (alone.chosen, alone.choice, alone.certainty)
+    swept(encoder, tmp_path, training=SHORT, **settings)
     kept = {result.training.epochs: result for result in map(SweepResult.read, tmp_path.glob("trials/*/sweep.json"))}
     assert kept.keys() == {1, 2}
     assert kept[1].layers == again.layers
 
 
-def test_a_model_that_was_cut_before_is_compared_with_the_full_one(tiny_folder, tmp_path):
+def test_a_model_that_was_cut_before_is_compared_with_the_full_one(tiny_folder, whole, tmp_path):
     """Its trials and its yardstick's are those that each model alone would give."""
     full = load_encoder(tiny_folder("bert"))
     cut, before = truncate(full, 2), {"full": full, "before": "words of | mine"}
     result = swept(cut, tmp_path / "both", layers="all", **before)
-    own, whole = swept(cut, tmp_path / "cut", layers="all"), swept(full, tmp_path / "whole", layers="all")
-    assert (result.layers, result.full) == (own.layers, whole.full)
+    own = swept(cut, tmp_path / "cut", layers="all")
+    assert (result.layers, result.full) == (own.layers, whole[0].full)
     assert load_encoder(tmp_path / "both" / "full").depth == 3
     assert swept(cut, tmp_path / "both", layers="all", **before).trials == result.trials
     card = (tmp_path / "both" / "lean" / "README.md").read_text()

@@ -1,6 +1,5 @@
 """Sweeps and studies in several processes: equal to one process but for times, also when a worker is killed."""
 
-import dataclasses
 import json
 
 import psutil
@@ -9,14 +8,12 @@ import torch
 
 from tests.support.commands import refused
 from tests.support.files import study_file
-from tests.support.pairs import make_pairs, word_splits
-from tests.support.training import SETTINGS, SHORT
+from tests.support.pairs import make_pairs
+from tests.support.training import SETTINGS, swept
 from truncate_kit.core.errors import DeviceError
 from truncate_kit.core.progress import TrialWatcher
 from truncate_kit.data.pairs import PairSplits
 from truncate_kit.methods.priors import WordPrior
-from truncate_kit.methods.tmft.finetune import finetune
-from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.settings import TrainingSettings
 
@@ -43,14 +40,10 @@ def kill_a_worker() -> None:
 
 def sweep(folder, out, engine, **how):
     encoder = load_encoder(folder)
-    settings = how.pop("settings", SweepSettings(layers="all", seeds=(0, 1), pick="best-dev"))
     if how.pop("words_first", False):
         few = PairSplits(name="few", train=make_pairs(24, 3), dev=make_pairs(12, 4), test=make_pairs(12, 5))
-        words = WordPrior(encoder, few, TrainingSettings(epochs=1, batch_size=8, learning_rate=1e-3))
-        how["prior"] = words
-    training = how.pop("training", SHORT)
-    data = how.pop("data", word_splits())
-    return finetune(encoder, data, out=out, settings=settings, training=training, engine=engine, **how)
+        how["prior"] = WordPrior(encoder, few, TrainingSettings(epochs=1, batch_size=8, learning_rate=1e-3))
+    return swept(encoder, out, engine=engine, seeds=(0, 1), **how)
 
 
 def plain(result) -> dict:
@@ -61,24 +54,20 @@ def plain(result) -> dict:
     return values
 
 
-def assert_alike(first, second) -> None:
-    for part in ("lean", "full"):
-        ours, theirs = (load_encoder(out / part).state_dict() for out in (first, second))
-        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-
-
 def test_two_processes_give_what_one_gives(tiny_folder, tmp_path, two_processes):
-    how, heard = {"training": dataclasses.replace(SHORT, epochs=1), "words_first": True}, [Heard(), Heard()]
+    how, heard = {"layers": "all", "words_first": True}, [Heard(), Heard()]
     alone = sweep(tiny_folder("electra"), tmp_path / "alone", None, progress=heard[0], **how)
     shared = sweep(tiny_folder("electra"), tmp_path / "shared", two_processes, progress=heard[1], **how)
     assert plain(shared) == plain(alone)
-    assert_alike(tmp_path / "shared", tmp_path / "alone")
+    for part in ("lean", "full"):
+        ours, theirs = (load_encoder(tmp_path / out / part).state_dict() for out in ("shared", "alone"))
+        assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
     assert sorted(heard[1].epochs) == sorted(heard[0].epochs)
     assert not list((tmp_path / "shared").rglob("*.checkpoint"))
 
 
 def test_a_search_whose_worker_is_killed_stops_and_continues_to_the_same_result(tiny_folder, tmp_path, two_processes):
-    how = {"settings": SweepSettings(strategy="rankings", seeds=(0, 1)), "training": SETTINGS}
+    how = {"strategy": "rankings", "training": SETTINGS}
     alone = sweep(tiny_folder("bert"), tmp_path / "alone", None, **how)
     with pytest.raises(DeviceError, match="A worker process died") as stopped:
         sweep(tiny_folder("bert"), tmp_path / "shared", two_processes, progress=Heard(kill_a_worker), **how)
