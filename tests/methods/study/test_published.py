@@ -1,9 +1,11 @@
 """Published figures: every form that they come in, and which of them stands beside a row."""
 
 import csv
+import itertools
 
 import pytest
 
+from tests.support.files import write_study
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.result import read_published
@@ -17,12 +19,7 @@ def test_all_figures_of_the_paper_are_read_and_its_tables_win(shared_data):
             for row in csv.DictReader(handle):
                 label = row.get("setting", "TMFT STSB")
                 setting = {"TMFT STSB": "plain", "TMFT WS + TMFT STSB": "word-similarity"}.get(label, "dapt")
-                for split, metric in (
-                    ("dev", "spearman"),
-                    ("dev", "pearson"),
-                    ("test", "spearman"),
-                    ("test", "pearson"),
-                ):
+                for split, metric in itertools.product(("dev", "test"), ("spearman", "pearson")):
                     place = (row["model"], "stsb/en", setting, int(row["layer"]), split, metric, "mean")
                     assert found[place] == float(row[f"{'val' if split == 'dev' else 'test'}_{metric}"])
     assert found["ELECTRA-D-large", "stsb/en", "plain", 24, "test", "spearman", "mean"] == 25.84  # 35.53 at first
@@ -44,26 +41,14 @@ def test_a_figure_stands_beside_the_same_metric_and_pooling_only(tiny_folder, tm
         "name,pooling,setting,dataset,layer,split,metric,mean\n"
         "theirs,cls,plain,mrpc,1,test,spearman,0.3\ntheirs,cls,plain,mrpc,1,test,f1,0.6\n"
     )
-    models = "".join(
-        f'[[models]]\nmodel = "{tiny_folder("bert")}"\nname = "{name}"\npublished = "theirs"\n{more}\n'
-        for name, more in (
-            ("mean", ""),
-            ("cls", 'pooling = "cls"'),
-            ("max", 'pooling = "max"'),
-            ("drawn", "weights = 'random'"),
-        )
-    )
-    (tmp_path / "study.toml").write_text(
-        'seeds = 1\nlayers = "1"\npublished = "figures"\n'
-        f'{models}[[tasks]]\ndata = "pairs.csv"\npublished = "mrpc"\nobjective = "paraphrase"\nepochs = 1\n'
-    )
-    result = run_study(read_study(tmp_path / "study.toml"), tmp_path / "out")
-    assert {row.model: row.published_test for row in result.rows} == {
-        "mean": 82.5,
-        "cls": 60.0,
-        "max": None,
-        "drawn": None,
-    }
+    bert = {"model": tiny_folder("bert"), "published": "theirs"}
+    models = [{"name": "mean"}, {"name": "cls", "pooling": "cls"}, {"name": "max", "pooling": "max"}]
+    models = [bert | model for model in (*models, {"name": "drawn", "weights": "random"})]
+    tasks = [{"data": "pairs.csv", "published": "mrpc", "objective": "paraphrase", "epochs": 1}]
+    file = write_study(tmp_path, seeds=1, layers="1", published="figures", models=models, tasks=tasks)
+    result = run_study(read_study(file), tmp_path / "out")
+    found = {row.model: row.published_test for row in result.rows}
+    assert found == {"mean": 82.5, "cls": 60.0, "max": None, "drawn": None}
     assert {row.published_test_pearson for row in result.rows} == {None}
 
 
@@ -83,22 +68,21 @@ FIGURES = (
 )
 
 
-def study_of(folder, model="", task="", top='published = "figures.csv"'):
+def study_of(folder, model=None, task=None, top=True):
     (folder / "figures.csv").write_text(FIGURES)
-    (folder / "study.toml").write_text(
-        f'{top}\n[[models]]\nmodel = "mini-bert"\n{model}\n[[tasks]]\ndata = "bundled"\n{task}\n'
-    )
-    return read_study(folder / "study.toml")
+    models, tasks = [{"model": "mini-bert"} | (model or {})], [{"data": "bundled"} | (task or {})]
+    published = {"published": "figures.csv"} if top else {}
+    return read_study(write_study(folder, **published, models=models, tasks=tasks))
 
 
 @pytest.mark.parametrize(
     ("changes", "message", "hint"),
     [
-        ({"model": 'published = "BERT-basse"'}, "no published figures of 'BERT-basse'", "Models: BERT-base"),
-        ({"task": 'published = "xyz"'}, "no published figures of 'xyz'", "Tasks: stsb/en"),
+        ({"model": {"published": "BERT-basse"}}, "no published figures of 'BERT-basse'", "Models: BERT-base"),
+        ({"task": {"published": "xyz"}}, "no published figures of 'xyz'", "Tasks: stsb/en"),
         ({}, "of a model and a task of this study", "Models: BERT-base, BERT-large. Tasks: stsb/en"),
-        ({"model": 'name = "BERT-base"'}, "of a model and a task of this study", "Tasks: stsb/en"),
-        ({"model": 'published = "BERT-base"', "top": ""}, "no published figures of 'BERT-base'", "published ="),
+        ({"model": {"name": "BERT-base"}}, "of a model and a task of this study", "Tasks: stsb/en"),
+        ({"model": {"published": "BERT-base"}, "top": False}, "no published figures of 'BERT-base'", "published ="),
     ],
 )
 def test_names_without_figures_are_said_before_the_first_training(tmp_path, changes, message, hint):
@@ -110,5 +94,5 @@ def test_names_without_figures_are_said_before_the_first_training(tmp_path, chan
 
 def test_a_name_of_the_study_may_be_the_published_one(tmp_path):
     for model, task in (("name", "name"), ("published", "name"), ("name", "published")):
-        study = study_of(tmp_path, f'{model} = "BERT-base"', f'{task} = "stsb/en"')
+        study = study_of(tmp_path, {model: "BERT-base"}, {task: "stsb/en"})
         check_published(study, read_published(study.published))
