@@ -16,6 +16,7 @@ from tests.support.shared import shared_part
 if TYPE_CHECKING:
     from tests.support.kept_vectors import KeptVectors
     from truncate_kit.core.parallel import Processes
+    from truncate_kit.models.encoder import Encoder
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -95,6 +96,14 @@ def tiny_folder(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
         return made[name]
 
     return folder
+
+
+@pytest.fixture
+def encoder(tiny_folder: Callable[[str], Path]) -> "Encoder":
+    """A tiny random BERT of three blocks, loaded anew."""
+    from truncate_kit.models.loading import load_encoder
+
+    return load_encoder(tiny_folder("bert"))
 
 
 @pytest.fixture(scope="module")

@@ -22,11 +22,6 @@ from truncate_kit.models.truncation import layer_states, truncate
 
 
 @pytest.fixture(scope="module")
-def encoder(tiny_folder):
-    return load_encoder(tiny_folder("bert"))
-
-
-@pytest.fixture(scope="module")
 def other(tiny_folder):
     return load_encoder(tiny_folder("electra-generator"))
 

@@ -34,8 +34,7 @@ def tied(encoder, pairs):
     return 100 * stats.spearmanr(cosines, [pair.target for pair in pairs]).statistic
 
 
-def test_every_way_to_a_spearman_counts_identical_texts_as_one_tie(tiny_folder, pairs):
-    encoder = load_encoder(tiny_folder("bert"))
+def test_every_way_to_a_spearman_counts_identical_texts_as_one_tie(encoder, pairs):
     expected = pytest.approx(tied(encoder, pairs), abs=1e-9)
     assert evaluate(encoder, pairs.pairs).spearman == expected
     assert PairEvaluator(encoder, pairs).score(encoder)[0] == expected
@@ -57,8 +56,7 @@ def test_a_correlation_that_is_not_defined_is_none():
 
 
 @pytest.mark.parametrize("score", [float("nan"), float("inf")])
-def test_a_score_that_is_no_number_is_named_before_anything_is_computed(tiny_folder, pairs, score):
-    encoder = load_encoder(tiny_folder("bert"))
+def test_a_score_that_is_no_number_is_named_before_anything_is_computed(encoder, pairs, score):
     wrong = [dataclasses.replace(pair, target=score) if place == 3 else pair for place, pair in enumerate(pairs)]
     with pytest.raises(DataError, match=r"pair 4: the score \S+ is not finite"):
         evaluate(encoder, wrong)

@@ -45,8 +45,7 @@ def test_it_is_that_of_the_model_cut_there(tiny_folder, some_empty, family, how,
     assert LayerProfile.from_dict(found.to_dict()) == found
 
 
-def test_prompts_stand_before_each_side(tiny_folder, some_empty):
-    encoder = load_encoder(tiny_folder("bert"))
+def test_prompts_stand_before_each_side(encoder, some_empty):
     plain = profile(encoder, retrieval=some_empty).searched["ndcg"]
     encoder.settings |= {"prompts": {"query": "the red ", "passage": "not ", "all": "a"}, "default_prompt_name": "all"}
     found = profile(encoder, retrieval=some_empty).searched["ndcg"]

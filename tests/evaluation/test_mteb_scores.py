@@ -86,8 +86,7 @@ def test_the_protocol_and_the_measure(mteb, prompting, measure):
     torch.testing.assert_close(adapter.similarity_pairwise(first.numpy(), second.numpy()), table.diagonal())
 
 
-def test_a_task_that_is_the_mean_of_others(mteb, tiny_folder):
-    encoder = load_encoder(tiny_folder("bert"))
+def test_a_task_that_is_the_mean_of_others(mteb, encoder):
     parts = [sts_task(f"Pairs{seed}", make_pairs(40, seed).pairs) for seed in (0, 1)]
     (row,) = evaluate_mteb(encoder, [aggregate_task("Both", parts)], model="it").rows
     single = evaluate_mteb(encoder, parts, model="it")

@@ -12,8 +12,7 @@ if os.environ.get("CI") != "true":
     pytest.importorskip("faiss")
 
 
-def test_exact_search_and_an_index_that_looks_everywhere(tiny_folder, data):
-    encoder = load_encoder(tiny_folder("bert"))
+def test_exact_search_and_an_index_that_looks_everywhere(encoder, data):
     itself = replace(
         data, queries=(data.documents[3], *data.queries[1:]), query_ids=(data.document_ids[3], *data.query_ids[1:])
     )

@@ -25,7 +25,7 @@ from truncate_kit.evaluation.transfer import (
     score_transfer,
 )
 from truncate_kit.methods.bert_lc.combine import combined_encoder
-from truncate_kit.models.loading import find_pooler_head, load_encoder
+from truncate_kit.models.loading import find_pooler_head
 from truncate_kit.models.store import RunStore
 from truncate_kit.models.truncation import layer_states
 
@@ -57,11 +57,6 @@ def firsts(data):
 
 def seconds(data):
     return [pair.second for pair in data]
-
-
-@pytest.fixture(scope="module")
-def encoder(tiny_folder):
-    return load_encoder(tiny_folder("bert"))
 
 
 class VectorsOnly:

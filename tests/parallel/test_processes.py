@@ -13,7 +13,6 @@ from tests.support.processes import Program
 from tests.support.squares import DEADLY, LOGGED, ODD, WRONG, Squares
 from truncate_kit.core.errors import DeviceError, TruncateKitError, UsageError
 from truncate_kit.core.parallel import Processes
-from truncate_kit.models.loading import load_encoder
 
 WEIGHTS = torch.tensor([5, 3])
 
@@ -123,9 +122,8 @@ def test_no_worker_outlives_the_process_that_started_it(how, count):
     assert not alive
 
 
-def test_an_encoder_that_has_shown_its_layers_can_be_sent(tiny_folder):
+def test_an_encoder_that_has_shown_its_layers_can_be_sent(encoder):
     """As `finetune --workers` sends it, after its search has looked at all layers."""
-    encoder = load_encoder(tiny_folder("bert"))
     batch = {"input_ids": torch.tensor([[2, 5, 7, 3]]), "attention_mask": torch.ones(1, 4, dtype=torch.long)}
     with torch.no_grad():
         expected = torch.stack(encoder.hidden_states(batch))

@@ -22,7 +22,6 @@ from truncate_kit.export.encode import encode_file
 from truncate_kit.methods.distill.learning import RawTexts, TextStore, add_vectors, store_texts
 from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.running import run_study
-from truncate_kit.models.loading import load_encoder
 
 if os.environ.get("CI") != "true":
     pytest.importorskip("ray", reason="needs Ray")
@@ -111,8 +110,7 @@ def test_a_killed_workers_task_is_done_again(engine, tmp_path):
     assert {number: square for number, (square, _, _) in found.items()} == {n: 3 * n * n for n in (1, DEADLY)}
 
 
-def test_the_full_models_vectors_are_the_same(engine, tiny_folder, tmp_path):
-    encoder = load_encoder(tiny_folder("bert"))
+def test_the_full_models_vectors_are_the_same(engine, encoder, tmp_path):
     here = store_texts(encoder, RawTexts(texts=[f"the cat {n} sat" for n in range(300)]), tmp_path / "here/texts")
     add_vectors(encoder, here)
     shutil.copytree(tmp_path / "here", tmp_path / "there", ignore=shutil.ignore_patterns("vectors.*"))  # with the graph

@@ -58,8 +58,7 @@ def test_neither_its_own_model_nor_a_folder_of_another_process_is_touched(name, 
     assert contents(out) == before
 
 
-def test_a_hub_name_and_a_folder_beside_are_no_reason_to_refuse(tiny_folder, tmp_path):
-    encoder = load_encoder(tiny_folder("bert"))
+def test_a_hub_name_and_a_folder_beside_are_no_reason_to_refuse(encoder, tmp_path):
     save_encoder(encoder, tmp_path / "combined")
     with output_folder(tmp_path, load_encoder(tmp_path / "combined"), "lean", "full"):
         pass

@@ -114,9 +114,8 @@ def test_queries_of_one_text_are_all_in_one_half():
         check_queries(dataclasses.replace(plain, queries=plain.queries[:10] * 2))
 
 
-def test_resamples_are_means_over_the_drawn_queries(tiny_folder):
+def test_resamples_are_means_over_the_drawn_queries(encoder):
     """By the draws of numpy's generator, as layers are compared on the same queries."""
-    encoder = load_encoder(tiny_folder("bert"))
     choosing = halves(encoder, a_set(25))[0]
     vectors = encoder.encode_ids(choosing.texts())
     scores = choosing.scores(vectors, vectors)

@@ -2,6 +2,7 @@
 
 import copy
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 from scipy import stats
 from transformers import AutoModel
 
-from tests.support.families import TINY_CONFIGS
+from tests.support.families import TINY_CONFIGS, plain_states
 from tests.support.layer_subsets import plain_scores
 from tests.support.pairs import sentence_pairs
 from truncate_kit.core.errors import DataError, ModelError, UsageError
@@ -29,17 +30,12 @@ from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import find_pooler_head, load_encoder, random_encoder
 
 
-def plain_states(encoder, pairs, pooled="mean"):
+def states_of(encoder, pairs, pooled="mean"):
     """States of all layers (L', 2n, d), one text at a time through the transformers model itself."""
-    model = AutoModel.from_pretrained(encoder.name).eval()
     rows = []
     for text in [pair.first for pair in pairs] + [pair.second for pair in pairs]:
-        ids = torch.tensor([encoder.token_ids([text])[0]])
-        with torch.no_grad():
-            hidden = model(input_ids=ids, output_hidden_states=True).hidden_states
-            if encoder.family.final_norm is not None:  # the last one has been through it already
-                hidden = (*(model.get_submodule(encoder.family.final_norm)(state) for state in hidden[:-1]), hidden[-1])
-        rows.append(torch.stack([state[0].mean(dim=0) if pooled == "mean" else state[0, 0] for state in hidden]))
+        states = plain_states(Path(encoder.name), text)
+        rows.append(torch.stack([state.mean(dim=0) if pooled == "mean" else state[0] for state in states]))
     return torch.stack(rows, dim=1)
 
 
@@ -55,7 +51,7 @@ def test_best_baselines_sizes_and_effects(tiny_folder, family):
     report = combine(encoder, pairs, settings=CombineSettings(dev_pairs=18, splits=2))
     assert CombinationReport.from_dict(report.to_dict()) == report
     assert (report.num_subsets, report.method, report.up_to) == (15, "exact", 4)
-    states = plain_states(encoder, pairs)
+    states = states_of(encoder, pairs)
     for seed, split in enumerate(report.splits):
         dev, test = divided(split, pairs, seed)
         every = {
@@ -75,7 +71,7 @@ def test_best_baselines_sizes_and_effects(tiny_folder, family):
             assert baselines[name][1] == pytest.approx(spearman(states, layers, test, pairs), abs=1e-6)
         drawn = [spearman(states, layers, test, pairs) for layers in random_combinations(4, 4, seed)]
         assert baselines[RANDOM][1] == pytest.approx(sum(drawn) / len(drawn), abs=1e-6)
-        cls = spearman(plain_states(encoder, pairs, "cls"), [3], test, pairs)
+        cls = spearman(states_of(encoder, pairs, "cls"), [3], test, pairs)
         if not encoder.family.decoder:  # a decoder's first token is the same for every text
             assert baselines[CLS][1] == pytest.approx(cls, abs=1e-6)
     effects = report.effects()
@@ -96,7 +92,7 @@ def test_chosen_is_the_split_winner_with_the_best_mean_on_dev(tiny_folder):
     report = combine(encoder, pairs, settings=CombineSettings(dev_pairs=12))
     assert len(report.splits) == 5
     assert report.chosen in {split.best[0] for split in report.splits}
-    states = plain_states(encoder, pairs)
+    states = states_of(encoder, pairs)
     dev = [divide(pairs, seed, 12)[0][0] for seed in range(5)]
     means = {
         split.best[0]: np.mean([spearman(states, split.best[0], places, pairs) for places in dev])
@@ -122,7 +118,7 @@ def test_the_mean_through_the_trained_head(tiny_folder):
     layers, _, on_test = report.splits[0].best
     dense = AutoModel.from_pretrained(tiny_folder("bert")).pooler.dense.double()
     with torch.no_grad():
-        vectors = torch.tanh(dense(plain_states(encoder, pairs).double()[list(layers)].mean(dim=0)))
+        vectors = torch.tanh(dense(states_of(encoder, pairs).double()[list(layers)].mean(dim=0)))
     _, test = divided(report.splits[0], pairs)
     assert on_test == pytest.approx(spearman(vectors[None], [0], test, pairs), abs=1e-6)
     assert report.num_subsets == 15
@@ -136,7 +132,7 @@ def test_the_first_token_itself_and_through_the_trained_pooler_are_baselines_by_
     scores = split.baselines
     assert tuple(scores) == BASELINES
     dev, test = divided(split, pairs)
-    firsts = plain_states(encoder, pairs, "cls")[-1]
+    firsts = states_of(encoder, pairs, "cls")[-1]
     with torch.no_grad():
         pooled = AutoModel.from_pretrained(folder).pooler(firsts[:, None])  # its own: linear and tanh of the first
     for name, vectors in ((CLS, firsts), (POOLER, pooled)):
@@ -149,8 +145,7 @@ def test_the_first_token_itself_and_through_the_trained_pooler_are_baselines_by_
     assert find_pooler_head(tiny_folder("electra")) is None
 
 
-def test_what_cannot_be_searched(tiny_folder):
-    encoder = load_encoder(tiny_folder("bert"))
+def test_what_cannot_be_searched(encoder):
     with pytest.raises(DataError, match="7 pairs"):
         combine(encoder, sentence_pairs(7))
     with pytest.raises(ModelError, match="has no pooler head"):

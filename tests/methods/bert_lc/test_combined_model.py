@@ -1,15 +1,13 @@
 """A combination is a model: saved, reloaded without this package, exported, and the mean over just its layers."""
 
-import functools
 import json
 
 import pytest
 import torch
 from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModel, AutoTokenizer
 
-from tests.support.families import TINY_CONFIGS
+from tests.support.families import TINY_CONFIGS, plain_states
 from tests.support.heads import with_heads
 from truncate_kit.core.errors import ModelError
 from truncate_kit.export.exporting import export_onnx
@@ -24,22 +22,10 @@ TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blu
 WITHOUT_NORM = [name for name, config in TINY_CONFIGS.items() if FAMILIES[config.model_type].final_norm is None]
 
 
-@functools.cache  # nothing changes the folders that it is asked about
-def hidden_states(folder):
-    """All layers' states of each text, one at a time and unpadded, by transformers alone."""
-    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
-    with torch.no_grad():
-        ids = [torch.tensor([tokenizer(text)["input_ids"]]) for text in TEXTS]
-        return [model(input_ids=row, output_hidden_states=True).hidden_states for row in ids]
-
-
 def plain(folder, layers, pooled="mean"):
-    """Mean over layers of pooled states."""
-    rows = []
-    for hidden in hidden_states(folder):
-        chosen = torch.stack([hidden[layer][0] for layer in layers])
-        rows.append(chosen.mean(dim=0).mean(dim=0) if pooled == "mean" else chosen.mean(dim=0)[0])
-    return torch.stack(rows)
+    """Mean over layers of pooled states, by transformers alone."""
+    means = [torch.stack([plain_states(folder, text)[layer] for layer in layers]).mean(dim=0) for text in TEXTS]
+    return torch.stack([states.mean(dim=0) if pooled == "mean" else states[0] for states in means])
 
 
 @pytest.mark.parametrize(("name", "layers"), [("bert", (1, 2, 3)), *((name, (0, 2)) for name in WITHOUT_NORM)])

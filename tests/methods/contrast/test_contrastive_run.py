@@ -171,13 +171,12 @@ def test_the_same_seed_gives_the_same_model_and_finished_seeds_are_kept(tiny_fol
     assert sorted(len(result.trials) for result in results) == [1, 2]
 
 
-def test_interrupted_and_continued_it_ends_with_the_same_model(tiny_folder, data, tmp_path):
+def test_interrupted_and_continued_it_ends_with_the_same_model(encoder, data, tmp_path):
     def interrupt(task, done, total):
         if "seed 1" in task and done == 2:
             raise KeyboardInterrupt
 
     settings = ContrastiveSettings(batch_size=6, epochs=1, learning_rate=1e-3, seeds=(0, 1))
-    encoder = load_encoder(tiny_folder("bert"))
     with pytest.raises(KeyboardInterrupt):
         finetune_contrastive(encoder, word_triplets(), data, out=tmp_path / "a", settings=settings, progress=interrupt)
     assert not (tmp_path / "a/lean").exists()

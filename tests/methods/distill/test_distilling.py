@@ -51,12 +51,6 @@ def full():
     return truncate(load_encoder("mini-bert", max_length=32), 4)
 
 
-@pytest.fixture
-def tiny(tiny_folder):
-    """Three random blocks: for what does not depend on how much is learned."""
-    return load_encoder(tiny_folder("bert"))
-
-
 @pytest.fixture(scope="module")
 def learned(full, texts, tmp_path_factory, no_graphs):
     out = tmp_path_factory.mktemp("distilled")
@@ -93,11 +87,11 @@ def test_the_student_comes_closer_to_the_full_model(full, texts, learned):
     assert set(seen) == {"Reading texts"}, "the same call again learns nothing"
 
 
-def test_another_rate_searches_and_times_nothing_again(tiny, tmp_path):
+def test_another_rate_searches_and_times_nothing_again(encoder, tmp_path):
     def run(settings):
         seen = []
         options = {"budget": Budget(blocks="2"), "settings": settings, "progress": lambda *step: seen.append(step[0])}
-        return distill(tiny, TINY_TEXTS, out=tmp_path, **options), {"Searching subsets", "Timing"} & set(seen)
+        return distill(encoder, TINY_TEXTS, out=tmp_path, **options), {"Searching subsets", "Timing"} & set(seen)
 
     first, begun = run(FEW)
     again, repeated = run(replace(FEW, learning_rate=5e-4, batch_size=8, similarity=1.0))
@@ -170,13 +164,13 @@ def test_a_choice_that_misses_on_unseen_texts_says_so(learned):
     assert holds(**(labelled | {"scores": replace(scores, num_compared=4)})) is None
 
 
-def test_a_size_shows_what_learned_best_in_earlier_runs(tiny, tmp_path):
+def test_a_size_shows_what_learned_best_in_earlier_runs(encoder, tmp_path):
     """Also where blocks lead it that did not learn; those that are chosen now stand for their size nevertheless."""
     data = replace(word_splits(), test=None)
 
     def run(*blocks):
         budget = Budget(blocks=blocks if blocks else "1")
-        return distill(tiny, TINY_TEXTS, out=tmp_path, budget=budget, settings=FEW, data=data)
+        return distill(encoder, TINY_TEXTS, out=tmp_path, budget=budget, settings=FEW, data=data)
 
     first = run()
     (leading,) = (blocks for blocks, _ in first.search.best if len(blocks) == 2)
@@ -213,31 +207,31 @@ def test_of_the_leading_choices_the_one_that_learns_best_from_few_texts_is_taken
     assert best_tryout([replace(one, agreement=None) for one in (better, worse)]).blocks == (1, 2)
 
 
-def test_of_the_leading_choices_one_is_chosen_from_long_texts_too(tiny, tmp_path, monkeypatch):
+def test_of_the_leading_choices_one_is_chosen_from_long_texts_too(encoder, tmp_path, monkeypatch):
     tokens = 9
     monkeypatch.setattr(learning, "FEW_TOKENS", tokens)  # the tiny model reads at most 40, fewer than the constant
     more = made_texts(len(TINY_TEXTS), seed=1)
     long = [f"{one} {other} the cat sat on the mat" for one, other in zip(TINY_TEXTS, more, strict=True)]
-    assert min(map(len, tiny.token_ids(long))) > tokens
-    result = distill(tiny, long, out=tmp_path, budget=Budget(blocks="2"), settings=FEW)
+    assert min(map(len, encoder.token_ids(long))) > tokens
+    result = distill(encoder, long, out=tmp_path, budget=Budget(blocks="2"), settings=FEW)
     assert len(result.tryouts) == 3
     assert result.chosen == best_tryout(result.tryouts).blocks
     store = TextStore(tmp_path / "distillation/texts")
-    cut, places = few_texts(tiny, store, np.arange(len(store)))
+    cut, places = few_texts(encoder, store, np.arange(len(store)))
     assert len(places) == len(store) // 10
     assert set(cut.lengths()) == {tokens}
     assert cut.ids(3) == [*store.ids(3)[: tokens - 1], store.ids(3)[-1]]
-    expected = tiny.encode_ids([cut.ids(3)])[0]
+    expected = encoder.encode_ids([cut.ids(3)])[0]
     torch.testing.assert_close(cut.vectors_at([3])[0], expected, atol=2e-3, rtol=2e-3)
 
 
-def test_where_the_search_had_fewer_texts_candidates_are_scored_on_all(tiny, tmp_path, monkeypatch):
+def test_where_the_search_had_fewer_texts_candidates_are_scored_on_all(encoder, tmp_path, monkeypatch):
     texts, options = made_texts(1000), {"budget": Budget(blocks="2"), "settings": SHORT}  # 50 of them choose
-    exact = dict(distill(tiny, texts, out=tmp_path / "all", **options).search.leading)
+    exact = dict(distill(encoder, texts, out=tmp_path / "all", **options).search.leading)
     # A search of a tiny model over few texts never takes ten minutes: here any takes too long, and fewer texts do.
     monkeypatch.setattr(subsets, "SEARCH_SECONDS", 0.0)
     monkeypatch.setattr(subsets, "FEWEST_SEARCHED", 41)
-    result = distill(tiny, texts, out=tmp_path / "fewer", **options)
+    result = distill(encoder, texts, out=tmp_path / "fewer", **options)
     assert (result.search.exact, result.search.num_texts) == (False, 41)
     tried = [one for one in result.tryouts if one.blocks in exact]
     assert tried
@@ -323,11 +317,11 @@ def test_vectors_of_a_layer_before_the_end_are_learned_by_blocks_up_to_it(full, 
     assert encoder_digest(load_encoder(tmp_path / "full")) == encoder_digest(full)
 
 
-def test_all_blocks_up_to_that_layer_have_nothing_to_learn(tiny, tmp_path):
+def test_all_blocks_up_to_that_layer_have_nothing_to_learn(encoder, tmp_path):
     settings = replace(FEW, layer=2)
-    result = distill(tiny, TINY_TEXTS, out=tmp_path, budget=Budget(blocks="2"), settings=settings)
+    result = distill(encoder, TINY_TEXTS, out=tmp_path, budget=Budget(blocks="2"), settings=settings)
     assert (result.chosen, result.student.steps, result.student.scores) == ((1, 2), 0, ())
-    assert encoder_digest(load_encoder(tmp_path / "lean")) == encoder_digest(truncate(tiny, 2))
+    assert encoder_digest(load_encoder(tmp_path / "lean")) == encoder_digest(truncate(encoder, 2))
     assert result.student.untrained == pytest.approx(100, abs=0.01)
 
 

@@ -29,11 +29,6 @@ def evaluator_of(encoder, count=50):
     return AgreementEvaluator(ids, encoder.encode_ids(ids))
 
 
-@pytest.fixture
-def bert(tiny_folder):
-    return load_encoder(tiny_folder("bert"))
-
-
 @pytest.mark.parametrize("name", ["bert", "deberta-v2-convolution", "modernbert", "qwen3", "albert-grouped"])
 def test_every_subset_has_the_score_of_the_model_that_keeps_it(name, tiny_folder):
     encoder = load_encoder(tiny_folder(name))
@@ -54,13 +49,13 @@ def test_every_subset_has_the_score_of_the_model_that_keeps_it(name, tiny_folder
     assert found.best[-1] == ((1, 2, 3), pytest.approx(100))
 
 
-def test_the_beam_finds_in_a_shallow_model_what_trying_all_finds(bert, monkeypatch):
-    exact = search_subsets(bert, evaluator_of(bert))
+def test_the_beam_finds_in_a_shallow_model_what_trying_all_finds(encoder, monkeypatch):
+    exact = search_subsets(encoder, evaluator_of(encoder))
     monkeypatch.setattr(subsets, "EXACT_DEPTH", 2)
-    beam = search_subsets(bert, evaluator_of(bert), beam=3)
+    beam = search_subsets(encoder, evaluator_of(encoder), beam=3)
     assert not beam.exact
     assert [blocks for blocks, _ in beam.best] == [blocks for blocks, _ in exact.best]
-    narrow = search_subsets(bert, evaluator_of(bert), beam=1)
+    narrow = search_subsets(encoder, evaluator_of(encoder), beam=1)
     assert narrow.tried <= beam.tried
     assert {len(blocks) for blocks, _ in narrow.best} == {1, 2, 3}
 
@@ -75,65 +70,65 @@ class Heard(list):
 
 
 @pytest.mark.parametrize(("seconds", "announced"), [(5.0, 0), (0.0, 1)])
-def test_a_search_that_is_long_is_announced(bert, seconds, announced, monkeypatch):
+def test_a_search_that_is_long_is_announced(encoder, seconds, announced, monkeypatch):
     heard = Heard()
     monkeypatch.setattr(subsets, "ANNOUNCED_SECONDS", seconds)
-    found = search_subsets(bert, evaluator_of(bert), progress=heard)
+    found = search_subsets(encoder, evaluator_of(encoder), progress=heard)
     assert (found.exact, found.num_texts, len(heard)) == (True, None, announced)
 
 
-def test_a_search_that_would_take_too_long_goes_over_fewer_and_shorter_texts(bert, monkeypatch):
-    evaluator, heard = evaluator_of(bert, 90), Heard()
+def test_a_search_that_would_take_too_long_goes_over_fewer_and_shorter_texts(encoder, monkeypatch):
+    evaluator, heard = evaluator_of(encoder, 90), Heard()
     monkeypatch.setattr(subsets, "FEWEST_SEARCHED", 41)
     monkeypatch.setattr(subsets, "SEARCHED_TOKENS", 5)
     # No test can wait for a machine that slow: a block is taken to need 100 s in all over 41 texts.
     with monkeypatch.context() as patch:
         patch.setattr(subsets, "_seconds", lambda *_: 100.0 / 7 / (41 * 5))
         patch.setattr(subsets, "SEARCH_SECONDS", 101.0)
-        found = search_subsets(bert, evaluator, progress=heard)
+        found = search_subsets(encoder, evaluator, progress=heard)
     assert (found.exact, found.num_texts) == (True, 41)
     assert "takes about 2 min: 7 runs of a block over 41 texts, cut to 5 tokens" in heard[0]
-    texts, smaller = evaluator.texts()[:41], evaluator.fewer(bert, 41, 5)
+    texts, smaller = evaluator.texts()[:41], evaluator.fewer(encoder, 41, 5)
     assert smaller.texts() == [row if len(row) <= 5 else [*row[:4], row[-1]] for row in texts]
     assert max(map(len, texts)) > 5
     for blocks, score in found.best:
-        assert score == pytest.approx(smaller.score(keep(bert, blocks))[0], abs=1e-3)
+        assert score == pytest.approx(smaller.score(keep(encoder, blocks))[0], abs=1e-3)
     with monkeypatch.context() as patch:  # at most 16 wide, at four layers
         patch.setattr(subsets, "SEARCH_BYTES", 4 * 16 * 4 * 41 * 5)
-        found = search_subsets(bert, evaluator)
+        found = search_subsets(encoder, evaluator)
     assert (found.exact, found.num_texts) == (True, 41)
     monkeypatch.setattr(subsets, "SEARCH_SECONDS", 0.0)
-    least = search_subsets(bert, evaluator)
+    least = search_subsets(encoder, evaluator)
     assert (least.exact, least.num_texts) == (False, 41)
     assert least.best[-1][1] == pytest.approx(100)
 
 
-def test_of_named_blocks_only_their_own_score_is_found(bert):
-    evaluator = evaluator_of(bert)
-    found = search_subsets(bert, evaluator, blocks=(2, 3))
-    assert found.best == [((2, 3), evaluator.score(keep(bert, (2, 3)))[0]), ((1, 2, 3), pytest.approx(100))]
+def test_of_named_blocks_only_their_own_score_is_found(encoder):
+    evaluator = evaluator_of(encoder)
+    found = search_subsets(encoder, evaluator, blocks=(2, 3))
+    assert found.best == [((2, 3), evaluator.score(keep(encoder, (2, 3)))[0]), ((1, 2, 3), pytest.approx(100))]
     assert (found.tried, found.exact, found.baselines) == (2, False, {})
 
 
-def test_graded_pairs_are_made_fewer_and_shorter(bert):
+def test_graded_pairs_are_made_fewer_and_shorter(encoder):
     pairs = word_splits().dev
-    smaller = PairEvaluator(bert, pairs).fewer(bert, 20, 4)
+    smaller = PairEvaluator(encoder, pairs).fewer(encoder, 20, 4)
     drawn = np.random.default_rng(0).permutation(len(pairs.pairs))[:10]
-    expected = PairEvaluator(bert, replace(pairs, pairs=tuple(pairs.pairs[place] for place in drawn)))
-    vectors = bert.encode_ids([bert.reader.shortened(row, 4) for row in expected.texts()])
+    expected = PairEvaluator(encoder, replace(pairs, pairs=tuple(pairs.pairs[place] for place in drawn)))
+    vectors = encoder.encode_ids([encoder.reader.shortened(row, 4) for row in expected.texts()])
     assert max(map(len, smaller.texts())) <= 4
-    assert smaller.score(bert)[0] == pytest.approx(expected.score_of(vectors)[0], abs=1e-3)
+    assert smaller.score(encoder)[0] == pytest.approx(expected.score_of(vectors)[0], abs=1e-3)
 
 
-def test_simpler_rules_keep_what_their_papers_say(bert):
-    evaluator = evaluator_of(bert)
-    found = search_subsets(bert, evaluator).baselines
+def test_simpler_rules_keep_what_their_papers_say(encoder):
+    evaluator = evaluator_of(encoder)
+    found = search_subsets(encoder, evaluator).baselines
     assert [blocks for blocks, _ in found["first"]] == [(1,), (1, 2), (1, 2, 3)]
     assert [blocks for blocks, _ in found["even"]] == [(3,), (2, 3), (1, 2, 3)]
     states: list[list[torch.Tensor]] = [[], [], [], []]
     with torch.inference_mode():
         for ids in evaluator.texts():  # one text at a time: no padding
-            for place, layer in enumerate(bert.hidden_states(bert.pad([ids]))):
+            for place, layer in enumerate(encoder.hidden_states(encoder.pad([ids]))):
                 states[place].append(layer[0].double())
     tokens = [torch.cat(parts) for parts in states]
 
@@ -150,7 +145,7 @@ def test_simpler_rules_keep_what_their_papers_say(bert):
     for size, (kept, score) in enumerate(found["angular"], 1):
         start = min(range(size + 1), key=lambda at: angles[at, at + 3 - size])
         assert kept == tuple(block for block in (1, 2, 3) if not start < block <= start + 3 - size)
-        assert score == pytest.approx(evaluator.score(keep(bert, kept))[0], abs=1e-3)
+        assert score == pytest.approx(evaluator.score(keep(encoder, kept))[0], abs=1e-3)
     pooled = torch.stack([torch.stack([layer.mean(0) for layer in parts]) for parts in states])
     changed = [1 - debiased_cka(pooled[block - 1], pooled[block]) for block in (1, 2, 3)]
     assert [blocks for blocks, _ in found["cka"]] == largest(changed)
@@ -171,16 +166,16 @@ def debiased_cka(first: torch.Tensor, second: torch.Tensor) -> float:
     return hsic(first, second) / math.sqrt(hsic(first, first) * hsic(second, second))
 
 
-def test_no_subset_where_vectors_come_from_several_layers(bert, tiny_folder):
-    check_blocks(bert, (1, 3))
+def test_no_subset_where_vectors_come_from_several_layers(encoder, tiny_folder):
+    check_blocks(encoder, (1, 3))
     with pytest.raises(LayerOutOfRangeError):
-        check_blocks(bert, (1, 4))
-    bert.combine_layers((1, 2))
+        check_blocks(encoder, (1, 4))
+    encoder.combine_layers((1, 2))
     with pytest.raises(ModelError, match="combine several layers"):
-        search_subsets(bert, evaluator_of(load_encoder(tiny_folder("bert"))))
-    bert.pool_with(LayerPooling(16, layers=(1, 3)))
+        search_subsets(encoder, evaluator_of(load_encoder(tiny_folder("bert"))))
+    encoder.pool_with(LayerPooling(16, layers=(1, 3)))
     with pytest.raises(ModelError, match="combine several layers"):
-        check_blocks(bert)
+        check_blocks(encoder)
 
 
 @pytest.fixture(scope="module")

@@ -18,11 +18,6 @@ TEXTS = [f"{one} {other} {third}" for one in WORDS for other in WORDS for third 
 QUERIES = [f"{one} sat on {other}" for one in WORDS for other in WORDS[:4]]
 
 
-@pytest.fixture
-def encoder(tiny_folder):
-    return load_encoder(tiny_folder("bert"))
-
-
 def texts_of(store):
     return [json.loads(line)["text"] for line in store.file.read_text().splitlines()]
 

@@ -150,8 +150,7 @@ def test_from_a_middle_layer_and_once_only(tiny_folder, tmp_path):
     assert len([path for path in tmp_path.iterdir() if path.is_dir()]) == 2
 
 
-def test_a_checkpoint_with_a_head_is_not_given_the_adaptation_of_one_without(tiny_folder, tmp_path):
-    encoder = load_encoder(tiny_folder("bert"))
+def test_a_checkpoint_with_a_head_is_not_given_the_adaptation_of_one_without(encoder, tmp_path):
     folders = {"with": tmp_path / "with", "without": tmp_path / "without"}
     torch.manual_seed(4)
     whole = AutoModelForMaskedLM.from_config(encoder.backbone.config)
@@ -167,10 +166,9 @@ def test_a_checkpoint_with_a_head_is_not_given_the_adaptation_of_one_without(tin
     assert one.losses != other.losses
 
 
-def test_what_cannot_be_adapted_is_said(tiny_folder):
+def test_what_cannot_be_adapted_is_said(encoder, tiny_folder):
     with pytest.raises(ModelError, match="predicts the next token"):
         adapt(load_encoder(tiny_folder("gpt2")), TEXTS, SHORT)
-    encoder = load_encoder(tiny_folder("bert"))
     with pytest.raises(DataError, match="No token of the held-out texts can be masked"):
         adapt(encoder, [f"\u2665{number}" for number in range(60)])
     with pytest.raises(DataError, match="Only 3 distinct texts"):

@@ -73,8 +73,7 @@ def test_what_names_no_blocks_is_said(study, blocks, message):
         study(blocks=blocks)
 
 
-def test_vectors_of_several_layers_lose_none(tiny_folder):
-    encoder = load_encoder(tiny_folder("bert"))
+def test_vectors_of_several_layers_lose_none(encoder):
     encoder.pool_with(LayerPooling(16, layers=(1, 3)))
     with pytest.raises(UsageError, match="combine several layers"):
         kept_encoder(encoder, (1, 3))

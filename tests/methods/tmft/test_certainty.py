@@ -24,8 +24,7 @@ def resamples(count):
 
 
 @pytest.mark.parametrize("objective", ["cosine", "paraphrase", "entailment"])
-def test_resampled_scores_are_the_scores_of_the_resamples(tiny_folder, objective):
-    encoder = load_encoder(tiny_folder("bert"))
+def test_resampled_scores_are_the_scores_of_the_resamples(encoder, objective):
     cuts = {"paraphrase": (0.5,), "entailment": (0.2, 0.6)}
     pairs = labelled_splits(cuts[objective]) if objective in cuts else word_splits()
     examples, dev, _ = LabelledTask(encoder, pairs, objective).trial(encoder, 0)

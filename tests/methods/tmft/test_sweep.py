@@ -145,8 +145,7 @@ def test_a_killed_sweep_continues_and_ends_with_the_same_result(exhaustive, tiny
     assert json.dumps(ours, sort_keys=True) == json.dumps(theirs, sort_keys=True)
 
 
-def test_a_combination_of_layers_is_trained_as_one(tiny_folder, tmp_path):
-    encoder = load_encoder(tiny_folder("bert"))
+def test_a_combination_of_layers_is_trained_as_one(encoder, tmp_path):
     encoder.combine_layers((0, 2, 3))
     result = swept(encoder, tmp_path)
     lean = load_encoder(tmp_path / "lean")
