@@ -16,48 +16,33 @@ EARLY = (0.98, 0.91, 0.88, 0.78, 0.71, 0.62, 0.55, 0.51, 0.58)
 ALIKE = (1.0,) * 9
 SHRINKING, STEADY = {"effective_rank": (70.0,) * 8 + (18.0,)}, {"effective_rank": (70.0,) * 8 + (60.0,)}
 BERT = {"reference": "mini-bert"}
-UNKNOWN = "A drop of similarity scores at the end of this model is neither predicted nor ruled out"
 
 
 @pytest.mark.parametrize(
-    ("cka", "signs", "from_layer", "confidence", "phrase"),
+    ("cka", "signs", "from_layer", "confidence"),
     [
-        (
-            DISCRIMINATOR,
-            BERT | SHRINKING,
-            6,
-            0.8,
-            "from layer 6 on: CKA to mini-bert drops (0.91 in the lower half, 0.50",
-        ),
-        (DISCRIMINATOR, BERT | SHRINKING, 6, 0.8, "agrees; confidence 0.80, not calibrated."),
-        (EARLY, BERT | SHRINKING, 5, None, "agrees"),  # 5 is the first below 0.83 − 0.15
-        (GENERATOR, BERT, None, None, UNKNOWN),
-        (ALIKE, BERT, None, 0.9, UNKNOWN),
-        (GENERATOR, BERT | SHRINKING, None, 0.5, "; the effective rank of the last layer"),
-        (DISCRIMINATOR, BERT, 6, 0.65, "confidence 0.65"),
-        (
-            DISCRIMINATOR,
-            BERT | STEADY,
-            None,
-            None,
-            "at the last layer); the effective rank of the last layer against the middle (0.86) disagrees",
-        ),
-        (DISCRIMINATOR, BERT | SHRINKING | {"untrained_spearman": range(40, 49)}, None, 0.55, "disagrees"),
-        (DISCRIMINATOR, SHRINKING, 6, None, "CKA to the model's own middle layer drops"),
-        (DISCRIMINATOR, BERT | SHRINKING | {"high": DISCRIMINATOR}, 6, 0.8, ""),
-        (DISCRIMINATOR, BERT | SHRINKING | {"high": (1.0,) * 8 + (0.77,)}, 6, 0.5, ""),  # a wide interval
-        (DISCRIMINATOR, BERT | SHRINKING | {"anisotropy": (0.5,) * 9}, 6, 0.65, ""),  # disagrees
-        (DISCRIMINATOR, BERT | SHRINKING | {"anisotropy": (0.5,) * 8 + (0.96,)}, 6, 0.8, ""),
-        (ALIKE, BERT | STEADY, None, 0.9, "agrees"),
-        (ALIKE, BERT | STEADY | {"block_influence": (0.1,) * 7 + (0.4,)}, None, 0.7, ""),
-        ((None, *DISCRIMINATOR[1:]), BERT, 6, 0.65, ""),
+        (DISCRIMINATOR, BERT | SHRINKING, 6, 0.8),
+        (EARLY, BERT | SHRINKING, 5, None),  # 5 is the first below 0.83 − 0.15
+        (GENERATOR, BERT, None, None),
+        (ALIKE, BERT, None, 0.9),
+        (GENERATOR, BERT | SHRINKING, None, 0.5),
+        (DISCRIMINATOR, BERT, 6, 0.65),
+        (DISCRIMINATOR, BERT | STEADY, None, None),  # the ranks disagree
+        (DISCRIMINATOR, BERT | SHRINKING | {"untrained_spearman": range(40, 49)}, None, 0.55),  # these do, too
+        (DISCRIMINATOR, SHRINKING, 6, None),
+        (DISCRIMINATOR, BERT | SHRINKING | {"high": DISCRIMINATOR}, 6, 0.8),
+        (DISCRIMINATOR, BERT | SHRINKING | {"high": (1.0,) * 8 + (0.77,)}, 6, 0.5),  # a wide interval
+        (DISCRIMINATOR, BERT | SHRINKING | {"anisotropy": (0.5,) * 9}, 6, 0.65),  # disagrees
+        (DISCRIMINATOR, BERT | SHRINKING | {"anisotropy": (0.5,) * 8 + (0.96,)}, 6, 0.8),
+        (ALIKE, BERT | STEADY, None, 0.9),
+        (ALIKE, BERT | STEADY | {"block_influence": (0.1,) * 7 + (0.4,)}, None, 0.7),
+        ((None, *DISCRIMINATOR[1:]), BERT, 6, 0.65),
     ],
 )
-def test_the_rule(cka, signs, from_layer, confidence, phrase):
+def test_the_rule(cka, signs, from_layer, confidence):
     predicted = predict_drop(cka, **signs)
     assert predicted.from_layer == from_layer
     assert confidence is None or predicted.confidence == confidence
-    assert phrase in predicted.sentence
     assert ("confidence" in predicted.sentence) == (from_layer is not None)
     assert predicted.last_before == (None if from_layer is None else from_layer - 1)
     assert predicted.signs["CKA lost at the end"] > 0.15 or not from_layer
@@ -87,8 +72,7 @@ def test_a_probability_is_told_in_words_instead_of_the_confidence(loss, word):
     assert found.sureness == word
     assert 0.01 <= found.probability <= 0.99
     assert found.sure == found.probability != found.confidence
-    assert found.sentence.startswith(f"A drop of two points or more at the end of this model is {word}: ")
-    assert found.sentence.endswith("tell discriminators from other kinds of model, not runs of one model.")
+    assert f" {word}: " in found.sentence
     assert replace(found, probability=None).sure == found.confidence
     assert replace(found, probability=None).sureness == f"confidence {found.confidence:.2f}"
 

@@ -30,7 +30,7 @@ def test_the_weights_are_in_the_peak_and_onnx_needs_no_torch(tiny_folder, tmp_pa
         return peak_memory(_request(tmp_path, tmp_path / "model.onnx", "onnx-fp32"))
 
     small = peak_of_graph(1)
-    assert peak_of_graph(65) - small > 48 * _MEBI
+    assert peak_of_graph(33) - small > 24 * _MEBI
     assert measure_here(_request(tiny_folder("bert"), None, "torch-fp32")) - small > 100 * _MEBI
 
 

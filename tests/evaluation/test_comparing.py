@@ -1,6 +1,5 @@
 """Two models on one index, against a plain search by hand."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +7,7 @@ import pytest
 import torch
 from sklearn.metrics import ndcg_score
 
+from tests.support.retrieval import judged_set
 from truncate_kit.core.errors import UsageError
 from truncate_kit.evaluation import SuiteReport
 from truncate_kit.evaluation.retrieval import WAYS, compare
@@ -85,7 +85,7 @@ def ways(report):
 
 
 def test_a_model_and_itself(full, data):
-    many = replace(data, query_ids=data.query_ids * 3, queries=data.queries * 3, relevance=data.relevance * 3)
+    many = judged_set(data.documents, data.queries * 3, data.relevance * 3)
     report = compare(full, full, many)
     mixed = report.rows[2]
     assert (mixed.values["overlap@10"], mixed.values["nDCG less full"], mixed.intervals) == (100, 0, {})

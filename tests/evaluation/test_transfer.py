@@ -55,10 +55,6 @@ def firsts(data):
     return [pair.first for pair in data]
 
 
-def seconds(data):
-    return [pair.second for pair in data]
-
-
 class VectorsOnly:
     """The same vectors from an encoder without layers."""
 
@@ -107,19 +103,17 @@ def test_a_model_with_layers_on_pairs(pairs, encoder, tmp_path):
         layer_states(encoder, texts).numpy()
         for texts in zip(*((pair.first, pair.second) for pair in pairs), strict=True)
     )
+
+    def features(layers):
+        return pair_features(*(states[list(layers)].mean(axis=0) for states in (left, right)))
+
     for number, (train, test) in enumerate(plain_divisions(labels, 2)):
         split = splits[number].values
         subsets = {"last layer": (3,), "last four": (0, 1, 2, 3), "layers combined": chosen(splits[number])}
         for kind, layers in subsets.items():
-            values = pair_features(left[list(layers)].mean(axis=0), right[list(layers)].mean(axis=0))
-            assert split[kind] == pytest.approx(fit_and_score(values, labels, train, test), abs=1e-6)
-        of_any = [
-            fit_and_score(
-                pair_features(left[list(some)].mean(axis=0), right[list(some)].mean(axis=0)), labels, train, test
-            )
-            for size in (1, 2, 3)
-            for some in combinations(range(4), size)
-        ]
+            assert split[kind] == pytest.approx(fit_and_score(features(layers), labels, train, test), abs=1e-6)
+        every = (layers for size in (1, 2, 3) for layers in combinations(range(4), size))
+        of_any = [fit_and_score(features(layers), labels, train, test) for layers in every]
         assert any(split["random layers"] == pytest.approx(one, abs=1e-6) for one in of_any)
         assert split["as it is"] == split["last layer"]  # a bare model: its vector is the mean state of the last layer
     assert any("among 14 subsets of up to 3 layers" in note for note in report.notes)
@@ -147,7 +141,7 @@ def test_means_through_the_trained_pooler_beside_the_pooler_itself(form, words, 
     report = score_transfer(encoder, [one], model="tiny", settings=head, pooler=pooler, work=tmp_path)
     labels, splits = np.array(one.scores()), splits_of(tmp_path)
     assert report.means["CLS pooler"] == cls == pytest.approx(np.mean([split.values["CLS pooler"] for split in splits]))
-    sides = [firsts(one), seconds(one)][: 2 if form == "pair" else 1]
+    sides = [[getattr(pair, side) for pair in one] for side in ("first", "second")[: 2 if form == "pair" else 1]]
 
     def features(pooling, layers):
         states = [layer_states(encoder, texts, pooling=pooling).numpy()[list(layers)].mean(axis=0) for texts in sides]

@@ -5,7 +5,6 @@ import dataclasses
 import math
 import os
 import shutil
-import socket
 import sys
 from collections.abc import Iterator
 
@@ -14,6 +13,7 @@ import pytest
 import torch
 
 from tests.support.commands import refused, run_both
+from tests.support.distributed import free_port
 from tests.support.files import study_file
 from tests.support.squares import DEADLY, WRONG, Squares
 from truncate_kit.core.errors import DeviceError, TruncateKitError, UsageError
@@ -46,12 +46,6 @@ def cluster() -> Iterator:
     cluster.shutdown()
 
 
-@pytest.fixture(scope="module")
-def second(cluster):
-    """Another node with one CPU."""
-    return patiently(lambda: cluster.add_node(num_cpus=1, object_store_memory=STORE))
-
-
 def patiently(start):
     """Ray gives a node thirty seconds to start; on a busy machine it may need them more than once."""
     for _ in range(2):
@@ -61,16 +55,15 @@ def patiently(start):
 
 
 @pytest.fixture(scope="module")
-def engine(cluster, second) -> Iterator[RayCluster]:
-    """One connection for all tests that follow: Ray starts workers anew for each."""
+def engine(cluster) -> Iterator[RayCluster]:
+    """One connection for all tests that follow, and another node with one CPU: Ray starts workers anew for each."""
+    patiently(lambda: cluster.add_node(num_cpus=1, object_store_memory=STORE))
     with RayCluster(cluster.address) as engine:
         yield engine
 
 
 def test_what_cannot_be_reached_is_said():
-    with socket.socket() as server:
-        server.bind(("127.0.0.1", 0))
-        free = server.getsockname()[1]
+    free = free_port()
     with pytest.raises(DeviceError, match=f"No Ray cluster answers at 127.0.0.1:{free}"):
         RayCluster(f"127.0.0.1:{free}").__enter__()
     for wrong in ({"address": "nowhere at all"}, {"address": "ray://127.0.0.1:10001"}, {"gpus": 1.5}, {"gpus": -1},

@@ -1,12 +1,21 @@
 """Small retrieval sets in BEIR's layout."""
 
 import json
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tests.support.files import NOUNS
+from truncate_kit.data.retrieval import RetrievalSet
 
 DOCUMENTS = [f"the {one} sat on the {other}" for one in NOUNS for other in NOUNS if one != other]
 QUERIES = [f"a {one} and the {other}" for one in NOUNS[:5] for other in NOUNS[4:] if one != other]
+
+
+def judged_set(documents: Sequence[str], queries: Sequence[str], relevance: Iterable[dict[int, float]]) -> RetrievalSet:
+    """A set of these texts; relevance: by places of documents, for each query."""
+    ids = [tuple(f"{kind}{n}" for n in range(len(texts))) for kind, texts in (("d", documents), ("q", queries))]
+    texts = {"documents": tuple(documents), "queries": tuple(queries)}
+    return RetrievalSet(name="set", document_ids=ids[0], query_ids=ids[1], relevance=tuple(relevance), **texts)
 
 
 def write_lines(path: Path, rows: list[dict[str, object]]) -> None:

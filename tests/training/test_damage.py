@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 
+from tests.support.trials import made_trial
 from truncate_kit.core.errors import FileProblemError
 from truncate_kit.core.results import append_records, read_records
 from truncate_kit.models.loading import load_encoder
@@ -14,10 +15,7 @@ from truncate_kit.training.loop import read_checkpoint, write_checkpoint
 from truncate_kit.training.settings import Trial
 
 KEY = "0" * 64
-TRIAL = Trial(
-    layer=3, seed=1, epochs=2, steps=8, dev_scores=(70.25, 71.5), best_epoch=2, dev=71.5, dev_pearson=70.0, test=68.0,
-    test_pearson=None, seconds=1.5,
-)  # fmt: skip
+TRIAL = made_trial(3, 1, dev=(70.25, 71.5))
 SEED = 20261123
 
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.retrieval import judged_set
 from truncate_kit.core.errors import DataError
 from truncate_kit.core.results import SEARCH_METRICS
 from truncate_kit.core.vectors import DRAWS
-from truncate_kit.data.retrieval import RetrievalSet
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.queries import check_queries, choosing_queries, halves
@@ -19,15 +19,9 @@ WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "
 
 
 def a_set(queries):
-    documents = tuple(f"{one} {other}" for one in WORDS for other in WORDS[:4])
-    return RetrievalSet(
-        name="words",
-        document_ids=tuple(f"d{place}" for place in range(len(documents))),
-        documents=documents,
-        query_ids=tuple(f"q{place}" for place in range(queries)),
-        queries=tuple(f"{WORDS[place % 15]} {WORDS[place // 15]} tree" for place in range(queries)),
-        relevance=tuple({place: 1.0, place + 3: 2.0} for place in range(queries)),
-    )
+    documents = [f"{one} {other}" for one in WORDS for other in WORDS[:4]]
+    asked = [f"{WORDS[place % 15]} {WORDS[place // 15]} tree" for place in range(queries)]
+    return judged_set(documents, asked, ({place: 1.0, place + 3: 2.0} for place in range(queries)))
 
 
 def ndcg(similarities, grades):
@@ -100,12 +94,7 @@ def test_a_smaller_set_has_queries_with_all_of_their_answers(tiny_folder):
 
 def test_queries_of_one_text_are_all_in_one_half():
     plain = a_set(24)
-    twice = dataclasses.replace(
-        plain,
-        query_ids=tuple(f"q{place}" for place in range(48)),
-        queries=plain.queries * 2,
-        relevance=plain.relevance * 2,
-    )
+    twice = judged_set(plain.documents, plain.queries * 2, plain.relevance * 2)
     chose = choosing_queries(twice)
     assert len(chose) == 24
     assert len(set(chose)) == 12

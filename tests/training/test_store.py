@@ -6,7 +6,7 @@ import multiprocessing
 import pytest
 import torch
 
-from tests.support.trials import read_trials
+from tests.support.trials import made_trial, read_trials
 from truncate_kit.core.errors import FileProblemError
 from truncate_kit.core.results import FORMAT, append_records, read_records
 from truncate_kit.models.loading import load_encoder
@@ -14,14 +14,6 @@ from truncate_kit.models.store import RunStore, run_key
 from truncate_kit.training.settings import Trial, trial_name
 
 KEY = "0" * 64
-
-
-def trial(layer=2, seed=0, *, dev=(40.0, 50.0), **more) -> Trial:
-    values = {
-        "layer": layer, "seed": seed, "epochs": len(dev), "steps": 4 * len(dev), "dev_scores": dev,
-        "best_epoch": 2, "dev": dev[-1], "dev_pearson": 1.5, "test": 48.25, "test_pearson": None, "seconds": 2.0,
-    }  # fmt: skip
-    return Trial(**values | more)
 
 
 def test_a_file_cut_at_any_byte_holds_what_was_written_before_and_goes_on(tmp_path):
@@ -60,7 +52,7 @@ def test_processes_that_append_at_once_lose_nothing(tmp_path):
 
 def test_records_come_back_equal_the_first_stays_and_those_of_a_later_version_are_refused(tmp_path):
     store = RunStore(tmp_path, KEY, {"model": "m"})
-    first = trial()
+    first = made_trial()
     with store.open():
         assert store.read(first.name, Trial) is None
         store.write(first.name, first)
@@ -78,7 +70,7 @@ def test_records_come_back_equal_the_first_stays_and_those_of_a_later_version_ar
 
 def test_weights_are_kept_until_they_are_forgotten(tmp_path, tiny_folder):
     store, encoder = RunStore(tmp_path, KEY), load_encoder(tiny_folder("bert"))
-    kept, gone = trial(3, 0), trial(3, 1)
+    kept, gone = made_trial(3, 0), made_trial(3, 1)
     with store.open():
         for one in (kept, gone):
             store.write_encoder(one.name, one, encoder)
@@ -106,9 +98,9 @@ def test_checkpoints_go_with_their_trial_and_with_what_a_killed_process_left(tmp
 
     with store.open():
         leave(name, other)
-        store.write(trial_name(1, 0, 3, 1), trial(1, dev=(1.0, 2.0, 3.0), stopped_after=1))  # waits to go on
+        store.write(trial_name(1, 0, 3, 1), made_trial(1, dev=(1.0, 2.0, 3.0), stopped_after=1))  # waits to go on
         assert len(list(store.folder.iterdir())) == 10
-        store.write(name, trial(1, dev=(1.0, 2.0, 3.0)))
+        store.write(name, made_trial(1, dev=(1.0, 2.0, 3.0)))
         assert left() == {"lock", "unfinished", other}
         leave(name)
     with store.open():
@@ -117,13 +109,13 @@ def test_checkpoints_go_with_their_trial_and_with_what_a_killed_process_left(tmp
 
 
 def test_stores_share_a_file_whose_trials_are_read_by_store_and_sorted(tmp_path):
-    trials = [trial(layer, seed) for layer in (2, 0, 11) for seed in (1, 0)]
-    trials.append(trial(2, 0, dev=(1.0, 2.0, 3.0), stopped_after=2))
+    trials = [made_trial(layer, seed) for layer in (2, 0, 11) for seed in (1, 0)]
+    trials.append(made_trial(2, 0, dev=(1.0, 2.0, 3.0), stopped_after=2))
     one, other = RunStore(tmp_path, KEY), RunStore(tmp_path, "1" * 64)
     for found in trials:
         one.write(found.name, found)
     other.write(trials[0].name, trials[0])
-    other.write("earlier-layer02-seed0", trial())  # of a model that was trained at another layer
+    other.write("earlier-layer02-seed0", made_trial())  # of a model that was trained at another layer
     found = read_trials(tmp_path / "trials.jsonl")
     assert [(t.layer, t.seed) for t in found[one.key]] == [(0, 0), (0, 1), (2, 0), (2, 0), (2, 1), (11, 0), (11, 1)]
     assert set(found[one.key]) == set(RunStore(tmp_path, KEY).all(Trial).values()) == set(trials)

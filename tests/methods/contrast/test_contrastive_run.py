@@ -33,8 +33,9 @@ def data():
 
 
 def run(folder, data, out, **options):
+    own = {name: options.pop(name) for name in ("progress", "stage_done") if name in options}
     settings = ContrastiveSettings(**{"batch_size": 6, "epochs": 1, "learning_rate": 1e-3, "seeds": (0,)} | options)
-    return finetune_contrastive(load_encoder(folder), word_triplets(), data, out=out, settings=settings)
+    return finetune_contrastive(load_encoder(folder), word_triplets(), data, out=out, settings=settings, **own)
 
 
 EVERY = [("bert", pooling, "in-batch") for pooling in POOLINGS]
@@ -171,17 +172,16 @@ def test_the_same_seed_gives_the_same_model_and_finished_seeds_are_kept(tiny_fol
     assert sorted(len(result.trials) for result in results) == [1, 2]
 
 
-def test_interrupted_and_continued_it_ends_with_the_same_model(encoder, data, tmp_path):
+def test_interrupted_and_continued_it_ends_with_the_same_model(tiny_folder, data, tmp_path):
     def interrupt(task, done, total):
         if "seed 1" in task and done == 2:
             raise KeyboardInterrupt
 
-    settings = ContrastiveSettings(batch_size=6, epochs=1, learning_rate=1e-3, seeds=(0, 1))
+    folder = tiny_folder("bert")
     with pytest.raises(KeyboardInterrupt):
-        finetune_contrastive(encoder, word_triplets(), data, out=tmp_path / "a", settings=settings, progress=interrupt)
+        run(folder, data, tmp_path / "a", seeds=(0, 1), progress=interrupt)
     assert not (tmp_path / "a/lean").exists()
-    continued = finetune_contrastive(encoder, word_triplets(), data, out=tmp_path / "a", settings=settings)
-    whole = finetune_contrastive(encoder, word_triplets(), data, out=tmp_path / "b", settings=settings)
+    continued, whole = (run(folder, data, tmp_path / out, seeds=(0, 1)) for out in "ab")
     assert [trial.dev_scores for trial in continued.trials] == [trial.dev_scores for trial in whole.trials]
     one, other = load_encoder(tmp_path / "a/lean"), load_encoder(tmp_path / "b/lean")
     torch.testing.assert_close(one.vectors(TEXTS), other.vectors(TEXTS), atol=0, rtol=0)
@@ -264,18 +264,9 @@ def test_the_weight_of_an_own_negative_reaches_the_loss(tiny_folder, data, tmp_p
 
     def first_loss(weight):
         losses = []
-        settings = ContrastiveSettings(
-            objective="hard-negatives",
-            hard_negative_weight=weight,
-            pooling="mean",
-            epochs=1,
-            evaluate_every=1,
-            seeds=(0,),
-        )
-        finetune_contrastive(
-            load_encoder(tiny_folder("bert")), word_triplets(), data, out=tmp_path / str(weight), settings=settings,
-            stage_done=lambda stage, loss, dev: losses.append(loss),
-        )  # fmt: skip
+        options = {"objective": "hard-negatives", "hard_negative_weight": weight, "pooling": "mean"}
+        told = {"evaluate_every": 1, "stage_done": lambda stage, loss, dev: losses.append(loss)}
+        run(tiny_folder("bert"), data, tmp_path / str(weight), **options, **told)
         return losses[0]
 
     plain, raised = first_loss(0.0), first_loss(2.0)

@@ -53,8 +53,5 @@ def test_every_row_of_table_2_learns(tiny_folder, name):
     encoder = fresh(tiny_folder("bert"), **TABLE_2[name])
     assert encoder.vectors(words(3, 0)).shape == (3, 16)
     examples(encoder).loss(encoder, range(13)).backward()
-    assert all(weight.grad is not None for weight in (*encoder.tail.parameters(), *_pooler(encoder)))
-
-
-def _pooler(encoder):
-    return [] if encoder.pooler is None else encoder.pooler.parameters()
+    parts = [encoder.tail, *([] if encoder.pooler is None else [encoder.pooler])]
+    assert all(weight.grad is not None for part in parts for weight in part.parameters())

@@ -10,10 +10,10 @@ from scipy.stats import spearmanr
 
 from tests.support.files import words_folder
 from tests.support.pairs import made_texts, word_splits
+from tests.support.retrieval import judged_set
 from truncate_kit.core.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
 from truncate_kit.core.progress import silent
 from truncate_kit.data.pairs import BUNDLED, load_pairs, split_pairs
-from truncate_kit.data.retrieval import RetrievalSet
 from truncate_kit.data.seen import keys_of, seen_by, unseen
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.distill import learning, subsets
@@ -43,7 +43,7 @@ SOME = ["a dog runs over the grass", "two people sit at a table"]
 
 @pytest.fixture(scope="module")
 def texts():
-    return list(dict.fromkeys(load_pairs(BUNDLED).texts()))[:300]
+    return list(dict.fromkeys(load_pairs(BUNDLED).texts()))[:260]
 
 
 @pytest.fixture(scope="module")
@@ -120,14 +120,6 @@ def test_a_test_part_that_repeats_pairs_is_no_more_sure(full):
     assert thrice.num_compared == once.num_compared == len({frozenset((p.first, p.second)) for p in some.pairs})
 
 
-def a_search(texts):
-    """A set in which each query searches one of the texts."""
-    names, relevance = tuple(map(str, range(len(texts)))), tuple({place: 1.0} for place in range(len(texts)))
-    return RetrievalSet(
-        name="set", document_ids=names, documents=texts, query_ids=names, queries=texts, relevance=relevance
-    )
-
-
 def test_labels_give_an_interval_of_their_own(full, texts):
     dev = replace(load_pairs(BUNDLED).dev, pairs=load_pairs(BUNDLED).dev.pairs[:60])
     evaluator = PairEvaluator(full, dev)
@@ -136,7 +128,8 @@ def test_labels_give_an_interval_of_their_own(full, texts):
     drawn = np.random.default_rng(1).integers(0, 60, (2000, 60))
     wanted = np.quantile([100 * spearmanr(said[row], true[row]).statistic for row in drawn], (0.025, 0.975))
     assert evaluator.interval_of(vectors) == pytest.approx(wanted, abs=4)  # 200 draws there
-    searched = RetrievalEvaluator(full, a_search(tuple(texts[:24])), np.arange(24))
+    each_its_own = judged_set(texts[:24], texts[:24], ({place: 1.0} for place in range(24)))
+    searched = RetrievalEvaluator(full, each_its_own, np.arange(24))
     vectors = torch.randn(48, 8, generator=torch.Generator().manual_seed(0))
     each = searched.scores(vectors, vectors)
     means = each[np.random.default_rng(1).integers(0, 24, (4000, 24))].mean(1)
@@ -226,7 +219,7 @@ def test_of_the_leading_choices_one_is_chosen_from_long_texts_too(encoder, tmp_p
 
 
 def test_where_the_search_had_fewer_texts_candidates_are_scored_on_all(encoder, tmp_path, monkeypatch):
-    texts, options = made_texts(1000), {"budget": Budget(blocks="2"), "settings": SHORT}  # 50 of them choose
+    texts, options = made_texts(840), {"budget": Budget(blocks="2"), "settings": SHORT}  # 50 of them choose
     exact = dict(distill(encoder, texts, out=tmp_path / "all", **options).search.leading)
     # A search of a tiny model over few texts never takes ten minutes: here any takes too long, and fewer texts do.
     monkeypatch.setattr(subsets, "SEARCH_SECONDS", 0.0)
@@ -276,7 +269,7 @@ def test_labelled_pairs_choose_where_they_are_given(full, texts, tmp_path):
     dev, test = (replace(part, pairs=part.pairs[:30]) for part in (pairs.dev, pairs.test))
     pairs, budget = replace(pairs, dev=dev, test=test), Budget(blocks="2,4")
     held_back = dev.texts()[:30]
-    result = distill(full, [*texts[:250], *held_back], out=tmp_path, budget=budget, settings=SHORT, data=pairs)
+    result = distill(full, [*texts[:220], *held_back], out=tmp_path, budget=budget, settings=SHORT, data=pairs)
     assert result.metric == "Spearman × 100 on dev"
     assert result.chosen == (2, 4)
     for row in result.candidates:  # where agreement chooses, that has an interval of its own

@@ -1,13 +1,13 @@
 """The search over subsets of blocks, against models that keep them; and which layer's vectors are learned."""
 
 import itertools
-import math
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from tests.support.cka import cka
 from tests.support.families import WORDS
 from tests.support.pairs import word_splits
 from truncate_kit import find_aim
@@ -147,23 +147,8 @@ def test_simpler_rules_keep_what_their_papers_say(encoder):
         assert kept == tuple(block for block in (1, 2, 3) if not start < block <= start + 3 - size)
         assert score == pytest.approx(evaluator.score(keep(encoder, kept))[0], abs=1e-3)
     pooled = torch.stack([torch.stack([layer.mean(0) for layer in parts]) for parts in states])
-    changed = [1 - debiased_cka(pooled[block - 1], pooled[block]) for block in (1, 2, 3)]
+    changed = [1 - float(cka(pooled[block - 1], pooled[block])) for block in (1, 2, 3)]
     assert [blocks for blocks, _ in found["cka"]] == largest(changed)
-
-
-def debiased_cka(first: torch.Tensor, second: torch.Tensor) -> float:
-    """Of (n, d) states, by the sums over quadruples of texts as arXiv:2010.15327 writes them (eq. 3)."""
-
-    def hsic(one: torch.Tensor, other: torch.Tensor) -> float:
-        kernels = [side @ side.T for side in (one, other)]
-        for kernel in kernels:
-            kernel.fill_diagonal_(0)
-        left, right = kernels
-        n = len(left)
-        rest = left.sum() * right.sum() / ((n - 1) * (n - 2)) - 2 * (left @ right).sum() / (n - 2)
-        return float(((left @ right).trace() + rest) / (n * (n - 3)))
-
-    return hsic(first, second) / math.sqrt(hsic(first, first) * hsic(second, second))
 
 
 def test_no_subset_where_vectors_come_from_several_layers(encoder, tiny_folder):

@@ -91,25 +91,15 @@ def test_settings_that_make_no_sense_are_refused(given):
         FrozenSettings(**given)
 
 
-class Alone(nn.Module):
-    """One autoencoder, as anyone would write it."""
-
-    def __init__(self, width, code):
-        super().__init__()
-        self.there, self.back = nn.Linear(width, code), nn.Linear(code, width)
-
-    def forward(self, states):
-        return self.back(torch.tanh(self.there(states)))
-
-
 def alone(model, number, block):
     """The weights of one block of batched autoencoders; number: of its run, block: within that run."""
     (code, count), width = model.networks.runs[number], model.width
-    single = Alone(width, code)
-    single.there.weight.data = model.networks.layers[0].weights[number].data[block].T.clone()
-    single.there.bias.data = model.networks.layers[0].biases[number].data.view(count, code)[block].clone()
-    single.back.weight.data = model.backs[number].data[block].T.clone()
-    single.back.bias.data = model.shifts[number].data.view(count, width)[block].clone()
+    single = nn.Sequential(nn.Linear(width, code), nn.Tanh(), nn.Linear(code, width))
+    there, _, back = single
+    there.weight.data = model.networks.layers[0].weights[number].data[block].T.clone()
+    there.bias.data = model.networks.layers[0].biases[number].data.view(count, code)[block].clone()
+    back.weight.data = model.backs[number].data[block].T.clone()
+    back.bias.data = model.shifts[number].data.view(count, width)[block].clone()
     return single
 
 
@@ -166,15 +156,11 @@ def test_deeper_autoencoders_are_mirrored_tanh_layers(depth):
     for block, (run, place) in enumerate(places):
         code = states[block]
         for layer in (*model.networks.layers, *model.deeper):
-            code = torch.tanh(code @ layer.weights[run][place] + _part(layer, run, place))
+            biases = layer.biases[run].view(len(layer.weights[run]), -1)  # those of a run are kept flat
+            code = torch.tanh(code @ layer.weights[run][place] + biases[place])
         rows.append(code @ model.backs[run][place] + model.shifts[run].view(-1, 6)[place])
     assert len(model.deeper) == len(model.networks.layers) - 1 == depth - 1
     torch.testing.assert_close(model(states), torch.stack(rows), atol=1e-5, rtol=1e-4)
-
-
-def _part(layer, run, place):
-    """The bias of one block: those of a run are kept flat."""
-    return layer.biases[run].view(len(layer.weights[run]), -1)[place]
 
 
 def test_heads_start_from_the_lowest_blocks_of_deep_autoencoders():

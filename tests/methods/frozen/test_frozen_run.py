@@ -49,11 +49,16 @@ def gpt2(tiny_folder):
     return load_encoder(tiny_folder("gpt2"), pooling="last")
 
 
+def frozen(encoder, out, data=DATA, **options):
+    own = {name: options.pop(name) for name in ("raw", "nli", "progress") if name in options}
+    return finetune_frozen(encoder, data, out=out, settings=replace(FAST, **options), **own)
+
+
 @pytest.fixture(scope="module")
 def whole(gpt2, tmp_path_factory):
     """A run with all steps and numbers of blocks, and its folder."""
     out = tmp_path_factory.mktemp("frozen")
-    return finetune_frozen(gpt2, DATA, out=out, settings=replace(FAST, layers="all"), raw=RAW), out
+    return frozen(gpt2, out, layers="all", raw=RAW), out
 
 
 def without_seconds(report):
@@ -117,11 +122,8 @@ def test_plain_states_are_correlated_block_by_block(whole, tiny_folder):
 
 @pytest.mark.parametrize("final_norm", [False, True])
 def test_deep_networks_of_given_widths_are_saved_as_they_were_trained(gpt2, tmp_path, final_norm):
-    settings = replace(
-        FAST, steps=("autoencoder",), seeds=(0,), depth=2, codes=(5, 7), loss="mse", score="sigmoid",
-        final_norm=final_norm,
-    )  # fmt: skip
-    report = finetune_frozen(truncate(gpt2, 2), DATA, out=tmp_path, settings=settings, raw=RAW)
+    given = {"depth": 2, "codes": (5, 7), "loss": "mse", "score": "sigmoid", "final_norm": final_norm}
+    report = frozen(truncate(gpt2, 2), tmp_path, steps=("autoencoder",), seeds=(0,), raw=RAW, **given)
     assert report.reconstruction.code_widths == (5, 7)
     model = load_encoder(tmp_path / "frozen")
     assert (model.heads.raw, len(model.heads.networks.layers)) == (not final_norm, 2)
@@ -146,8 +148,7 @@ def test_worst_errors_are_the_largest_without_the_mean_difference_on_dev(whole):
 
 def train_all(folder, out):
     torch.set_num_threads(1)
-    encoder = load_encoder(folder, pooling="last")
-    finetune_frozen(encoder, DATA, out=out, settings=replace(FAST, layers="all"), raw=RAW)
+    frozen(load_encoder(folder, pooling="last"), out, layers="all", raw=RAW)
 
 
 def test_a_killed_run_continues_and_ends_with_the_same(whole, gpt2, tiny_folder, tmp_path):
@@ -161,10 +162,7 @@ def test_a_killed_run_continues_and_ends_with_the_same(whole, gpt2, tiny_folder,
         process.join()
         assert not (tmp_path / "frozen").exists()
     seen: list[str] = []
-    done = finetune_frozen(
-        gpt2, DATA, out=tmp_path, settings=replace(FAST, layers="all"), raw=RAW,
-        progress=lambda task, done, total: seen.append(task),
-    )  # fmt: skip
+    done = frozen(gpt2, tmp_path, layers="all", raw=RAW, progress=lambda task, done, total: seen.append(task))
     assert without_seconds(done) == without_seconds(report)
     assert not any("cosine" in task or "States" in task for task in seen)  # finished before the kill: not run again
     assert (tmp_path / "frozen/2_LayerHeads/model.safetensors").read_bytes() == (
@@ -177,8 +175,7 @@ def test_a_shorter_run_chooses_among_what_it_names_and_shows_all_of_its_seeds(wh
     shutil.copytree(out, tmp_path / "copy")
     work = tmp_path / "copy/frozen-heads"
     records = (work / "trials/trials.jsonl").read_bytes()
-    short = replace(FAST, layers="1,3", steps=("autoencoder",), seeds=(0,))
-    again = finetune_frozen(gpt2, DATA, out=tmp_path / "copy", settings=short, raw=RAW)
+    again = frozen(gpt2, tmp_path / "copy", layers="1,3", steps=("autoencoder",), seeds=(0,), raw=RAW)
     assert again.trials == tuple(trial for trial in report.trials if trial.seed == 0)
     assert FrozenReport.read(work / "frozen.json").trials == again.trials
     named = [trial for trial in again.trials if trial.step == "autoencoder" and trial.layer in (1, 3)]
@@ -188,9 +185,9 @@ def test_a_shorter_run_chooses_among_what_it_names_and_shows_all_of_its_seeds(wh
 
 def test_a_run_of_lower_blocks_alone_keeps_the_rows_of_higher_ones(gpt2, tmp_path):
     steps = ("cosine", "siamese")
-    first = finetune_frozen(gpt2, DATA, out=tmp_path, settings=replace(FAST, layers="1,3", steps=steps))
+    first = frozen(gpt2, tmp_path, layers="1,3", steps=steps)
     records = (tmp_path / "frozen-heads/trials/trials.jsonl").read_bytes()
-    again = finetune_frozen(gpt2, DATA, out=tmp_path, settings=replace(FAST, layers="1", steps=steps))
+    again = frozen(gpt2, tmp_path, layers="1", steps=steps)
     assert without_seconds(again).trials == without_seconds(first).trials
     assert (again.chosen_layer, again.states) == (1, first.states)
     assert FrozenReport.read(tmp_path / "frozen-heads/frozen.json").trials == first.trials
@@ -198,16 +195,15 @@ def test_a_run_of_lower_blocks_alone_keeps_the_rows_of_higher_ones(gpt2, tmp_pat
 
 
 def test_heads_that_were_forgotten_are_trained_again_and_leave_no_checkpoint(gpt2, tmp_path, caplog):
-    settings = replace(FAST, steps=("cosine",))
-    report = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings)
+    report = frozen(gpt2, tmp_path, steps=("cosine",))
     weights = tmp_path / "frozen/2_LayerHeads/model.safetensors"
     before = weights.read_bytes()
     (kept,) = (path for path in tmp_path.glob("frozen-heads/trials/*/*") if path.is_dir())
     kept.with_suffix(".checkpoint").write_bytes(b"left by a kill")
-    finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings)
+    frozen(gpt2, tmp_path, steps=("cosine",))
     assert not list(tmp_path.rglob("*.checkpoint"))
     (kept / "model.safetensors").write_bytes(b"short")  # damaged
-    again = finetune_frozen(gpt2, DATA, out=tmp_path, settings=settings)
+    again = frozen(gpt2, tmp_path, steps=("cosine",))
     assert f"{kept} are damaged" in caplog.text
     assert without_seconds(again) == without_seconds(report)
     assert weights.read_bytes() == before
@@ -215,14 +211,9 @@ def test_heads_that_were_forgotten_are_trained_again_and_leave_no_checkpoint(gpt
 
 
 def test_trials_of_other_settings_or_data_are_not_taken_for_these(gpt2, tmp_path):
-    settings = replace(FAST, steps=("cosine",), seeds=(0,))
-    runs = [
-        {"settings": settings, "data": DATA},
-        {"settings": replace(settings, score="sigmoid"), "data": DATA},
-        {"settings": replace(settings, hidden=5), "data": DATA},
-        {"settings": settings, "data": replace(DATA, train=pair_set("train", 60, 13))},
-    ]
-    found = [finetune_frozen(gpt2, one.pop("data"), out=tmp_path, **one).chosen.dev_pearson for one in runs]
+    data = replace(DATA, train=pair_set("train", 60, 13))
+    runs = ({}, {"score": "sigmoid"}, {"hidden": 5}, {"data": data})
+    found = [frozen(gpt2, tmp_path, steps=("cosine",), seeds=(0,), **one).chosen.dev_pearson for one in runs]
     assert len(set(found)) == 4
     assert len([path for path in tmp_path.glob("frozen-heads/trials/*") if path.is_dir()]) == 4
 
@@ -232,25 +223,22 @@ def test_heads_on_the_lowest_blocks_never_read_the_others(gpt2, tmp_path):
     for name, weight in broken.backbone.named_parameters():
         if name.startswith("h.2."):
             weight.data.fill_(float("nan"))
-    settings = replace(FAST, layers="2", steps=("siamese",), seeds=(0,))
-    report = finetune_frozen(broken, DATA, out=tmp_path, settings=settings)
+    report = frozen(broken, tmp_path, layers="2", steps=("siamese",), seeds=(0,))
     assert np.isfinite(report.chosen.dev)
     assert len(report.states) == 2
-    assert (
-        next(tmp_path.glob("frozen-heads/states/*/states.f32")).stat().st_size
-        == len({*TRAIN.texts(), *DEV.texts(), *TEST.texts()}) * 2 * 16 * 4
-    )
+    (states,) = tmp_path.glob("frozen-heads/states/*/states.f32")
+    assert states.stat().st_size == len(DATA.texts()) * 2 * 16 * 4
 
 
 def test_training_pairs_are_learnt_and_nli_pairs_come_first(gpt2, tmp_path):
-    settings = replace(FAST, steps=("siamese",), seeds=(0,), epochs=20)
+    settings = {"steps": ("siamese",), "seeds": (0,), "epochs": 20}
     data = replace(DATA, dev=TRAIN)  # what is learnt of the very pairs
-    report = finetune_frozen(gpt2, data, out=tmp_path / "a", settings=settings)
+    report = frozen(gpt2, tmp_path / "a", data, **settings)
     plain = [evaluate(truncate(gpt2, block), TRAIN.pairs).spearman for block in (1, 2, 3)]
     assert report.chosen.dev > max(plain) + 20
     nli = pair_set("nli", 30, 13, ("Contradiction", "entailment", "neutral"))
     assert nli_scores(nli)[:4] == [0.0, 1.0, 0.5, 0.0]
-    first = finetune_frozen(gpt2, data, out=tmp_path / "b", settings=settings, nli=nli)
+    first = frozen(gpt2, tmp_path / "b", data, nli=nli, **settings)
     assert report.test_sentences_in_nli is None
     assert first.test_sentences_in_nli == len({*data.test.texts()} & {*nli.texts()}) > 0
     assert first.chosen.dev_scores != report.chosen.dev_scores

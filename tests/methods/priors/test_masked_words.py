@@ -113,11 +113,11 @@ def test_head_and_embeddings_stay_tied_and_both_are_trained(tiny_folder, family)
 
 def test_a_killed_adaptation_continues_and_ends_alike(tiny_folder, tmp_path):
     encoder = load_encoder(tiny_folder("bert"))  # with dropout: its draws must continue too
-    whole, result = adapted(encoder, TEXTS, tmp_path / "whole", SHORT)
+    whole, result = adapted(encoder, TEXTS[:200], tmp_path / "whole", SHORT)
     # Kept weights are those of every model with these weights, whatever it has seen.
     same = truncate(encoder, encoder.depth)
     same.seen = np.array([3, 5], np.uint64)
-    again, _ = adapted(same, TEXTS, tmp_path / "whole", SHORT)
+    again, _ = adapted(same, TEXTS[:200], tmp_path / "whole", SHORT)
     assert (encoder.seen.size, again.seen.tolist()) == (0, [3, 5])
     steps = -(-result.num_texts // SHORT.batch_size)
 
@@ -126,9 +126,9 @@ def test_a_killed_adaptation_continues_and_ends_alike(tiny_folder, tmp_path):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        adapted(encoder, TEXTS, tmp_path / "killed", SHORT, progress=stop)
+        adapted(encoder, TEXTS[:200], tmp_path / "killed", SHORT, progress=stop)
     assert list((tmp_path / "killed").glob("*/*.checkpoint"))
-    resumed, again = adapted(encoder, TEXTS, tmp_path / "killed", SHORT)
+    resumed, again = adapted(encoder, TEXTS[:200], tmp_path / "killed", SHORT)
     assert again.losses == pytest.approx(result.losses)
     for ours, theirs in zip(resumed.parameters(), whole.parameters(), strict=True):
         torch.testing.assert_close(ours, theirs)
@@ -161,7 +161,7 @@ def test_a_checkpoint_with_a_head_is_not_given_the_adaptation_of_one_without(enc
     short = dataclasses.replace(SHORT, epochs=1)
     models = {name: load_encoder(folder, pooling="mean") for name, folder in folders.items()}
     assert encoder_digest(models["with"]) == encoder_digest(models["without"])
-    one, other = (adapted(model, TEXTS, tmp_path / "out", short)[1] for model in models.values())
+    one, other = (adapted(model, TEXTS[:100], tmp_path / "out", short)[1] for model in models.values())
     assert (one.head_pretrained, other.head_pretrained) == (True, False)
     assert one.losses != other.losses
 

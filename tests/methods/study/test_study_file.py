@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.commands import run
 from tests.support.files import words_folder
 from truncate_kit.core.errors import DataError, DeviceError, UsageError
 from truncate_kit.core.hardware import INSTRUCTIONS
@@ -14,7 +15,6 @@ from truncate_kit.methods.study.plan import Study, StudyModel, StudyPrior, Study
 from truncate_kit.methods.study.result import read_published
 from truncate_kit.methods.study.running import check_published, check_study, load_model, task_data
 from truncate_kit.training.settings import AdaptationSettings, TrainingSettings
-from truncate_kit_cli.app import main
 
 ROOT = Path(__file__).resolve().parents[3]
 PAPER = ROOT / "benchmarks/tmft/paper.toml"
@@ -51,10 +51,7 @@ def test_the_example_of_the_plan_has_every_key(tmp_path):
 
 
 def test_page_and_help_name_every_key(capfd):
-    with pytest.raises(SystemExit):
-        main(["study", "--help"])
-    said, _ = capfd.readouterr()
-    for text in (said, study_page()):
+    for text in (run(capfd, "study", "--help"), study_page()):
         assert {key for key in KEYS if not re.search(rf"\b{key}\b", text)} == set()
 
 

@@ -10,13 +10,13 @@ from scipy import stats
 
 from tests.support.pairs import labelled_splits, word_splits
 from tests.support.training import swept
+from tests.support.trials import made_trial
 from truncate_kit.core.vectors import DRAWS
 from truncate_kit.evaluation.graded import correlate
 from truncate_kit.methods.tmft.finetune import best_layers, certainty
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.training import certainty_in_words
 from truncate_kit.training.examples import LabelledTask, best_threshold, f1
-from truncate_kit.training.settings import Trial
 
 
 def resamples(count):
@@ -46,10 +46,7 @@ def test_resampled_scores_are_the_scores_of_the_resamples(encoder, objective):
 
 
 def trial(layer, seed, dev, draws):
-    return Trial(
-        layer=layer, seed=seed, epochs=1, steps=4, dev_scores=(dev,), best_epoch=1, dev=dev, dev_pearson=None,
-        test=None, test_pearson=None, seconds=1.0, dev_draws=tuple(draws),
-    )  # fmt: skip
+    return made_trial(layer, seed, dev=(dev,), dev_draws=tuple(draws))
 
 
 @pytest.mark.parametrize("number", [19, 20])

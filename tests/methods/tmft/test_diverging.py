@@ -6,7 +6,8 @@ import shutil
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tests.support.files import pairs_file
+from tests.support.commands import ended
+from tests.support.files import pairs_file, write_study
 from tests.support.pairs import make_pairs
 from truncate_kit.core.errors import DivergedError
 from truncate_kit.core.files import is_unfinished
@@ -21,7 +22,6 @@ from truncate_kit.methods.study.running import run_study
 from truncate_kit.methods.tmft.trials import TrialRunner
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.settings import TrainingSettings, Trial
-from truncate_kit_cli.app import main
 
 DATA = PairSplits(name="pairs", train=make_pairs(24), dev=make_pairs(12, 1), test=make_pairs(12, 2))
 
@@ -50,25 +50,22 @@ def test_a_layer_that_diverges_ends_alone(bursting, tmp_path):
 
 def test_the_other_models_of_a_study_go_on(bursting, tiny_folder, tmp_path):
     pairs_file(tmp_path / "p.csv", "score", range(6))
-    models = "".join(f'[[models]]\nmodel = "{folder}"\n' for folder in (bursting, tiny_folder("bert")))
-    text = f'seeds = 1\nlayers = "2..3"\n[training]\nepochs = 1\n{models}[[tasks]]\ndata = "{tmp_path / "p.csv"}"\n'
-    (tmp_path / "s.toml").write_text(f"{text}scale = [0, 5]\n")
+    models, tasks = [{"model": bursting}, {"model": tiny_folder("bert")}], [{"data": "p.csv", "scale": [0, 5]}]
+    file = write_study(tmp_path, seeds=1, layers="2..3", training={"epochs": 1}, models=models, tasks=tasks)
     seen = []
     with pytest.raises(DivergedError, match=r"bursting, .*Layer 3, seed 0: .*Finished trials are kept"):
-        run_study(read_study(tmp_path / "s.toml"), tmp_path / "out", finished=seen.append)
+        run_study(read_study(file), tmp_path / "out", finished=seen.append)
     assert [row.scores.layer for row in seen[-1].rows] == [2, 3]
     assert dataclasses.asdict(seen[-1].rows[0])["model"] != "bursting"
 
 
-def test_an_adapted_model_waits_for_a_smaller_rate(bursting, tmp_path):
+def test_an_adapted_model_waits_for_a_smaller_rate(bursting, tmp_path, capsys):
     """It is cut below the block that bursts, which the full model has: only that one diverges."""
     pairs_file(tmp_path / "p.csv", "score", range(6))
     work = tmp_path / "work"
-    command = ["finetune", str(bursting), "--data", str(tmp_path / "p.csv"), "--scale", "0,5", "--workspace", str(work)]
-    command += ["--prior-texts", str(tmp_path / "p.csv"), "--prior-epochs", "1", "--prior-layer", "2"]
-    with pytest.raises(SystemExit) as ended:
-        main([*command, "--layer", "1", "--seeds", "1", "--epochs", "1"])
-    assert ended.value.code == 1
+    command = ("finetune", bursting, "--data", tmp_path / "p.csv", "--scale", "0,5", "--workspace", work)
+    prior = ("--prior-texts", tmp_path / "p.csv", "--prior-epochs", 1, "--prior-layer", 2)
+    assert ended(capsys, *command, *prior, "--layer", 1, "--seeds", 1, "--epochs", 1)[0] == 1
     assert not any(map(is_unfinished, work.glob("trials/*")))
     assert is_unfinished(work / "adapted")
 

@@ -9,8 +9,9 @@ import torch
 
 from tests.support.pairs import labelled_splits, make_pairs, word_splits
 from tests.support.training import SETTINGS, swept, without_dropout
+from tests.support.trials import Watcher
 from truncate_kit.analysis.result import DropPrediction
-from truncate_kit.core.progress import Engine, TrialWatcher
+from truncate_kit.core.progress import Engine
 from truncate_kit.methods.tmft import trials
 from truncate_kit.methods.tmft.settings import STRATEGIES
 from truncate_kit.methods.tmft.trials import MultiExit, exit_vectors_of
@@ -192,17 +193,6 @@ def test_rankings_that_agree_decide_and_others_race(encoder, ranked, tmp_path, f
     assert type(result).read(tmp_path / "sweep.json") == result
 
 
-class Epochs(TrialWatcher):
-    """The epochs of full trials that are heard of, and where they were stopped."""
-
-    def __init__(self):
-        self.heard, self.stops = [], []
-
-    def trial(self, event):
-        kept = {"epoch": self.heard, "stopped": self.stops}.get(event.kind, [])
-        kept.append((event.layer, event.seed, event.done))
-
-
 def timeless(trials):
     return [dataclasses.replace(trial, seconds=0) for trial in trials]
 
@@ -220,7 +210,7 @@ def race(encoder, tmp_path_factory):
 
     @functools.cache
     def run(strategy):
-        out, watcher = tmp_path_factory.mktemp("race"), Epochs()
+        out, watcher = tmp_path_factory.mktemp("race"), Watcher()
         return out, tuned(encoder, out, strategy, epochs=3, progress=watcher), watcher
 
     return run
@@ -232,32 +222,31 @@ def test_only_the_winner_of_a_race_goes_on_and_ends_as_if_it_had_never_stopped(e
     raced = {trial.layer for trial in result.search}
     assert len(raced) > 1
     assert {(trial.epochs, trial.epochs_run, trial.test) for trial in result.search} == {(3, 1, None)}
-    assert {(layer, 0, 1) for layer in raced} == set(watcher.stops)
+    assert {(layer, 0, 1) for layer in raced} == set(watcher.places("stopped"))
     for layer in raced - {DEPTH} | {result.chosen}:  # the last layer is the yardstick
-        done = (1, 2, 3) if layer == result.chosen else (1,)
-        assert [place for place in watcher.heard if place[0] == layer] == [(layer, 0, epoch) for epoch in done]
+        heard = [place for place in watcher.places("epoch") if place[0] == layer]
+        assert heard == [(layer, 0, done) for done in ((1, 2, 3) if layer == result.chosen else (1,))]
     assert not list(out.rglob("*.checkpoint"))
     assert timeless(result.trials) == [everything[trial.layer] for trial in result.trials]
     assert timeless(result.search) == [everything[trial.layer].first(1) for trial in result.search]
-    again = Epochs()
+    again = Watcher()
     assert tuned(encoder, out, strategy, epochs=3, progress=again).chosen == result.chosen
-    assert not again.heard
+    assert not again.places("epoch")
 
 
 def test_a_killed_race_is_run_to_its_end(encoder, race, tmp_path):
-    class Killed(Epochs):
-        def trial(self, event):
-            if event.kind == "stopped" and event.layer != DEPTH:  # the yardstick's, which is there already
-                raise KeyboardInterrupt
+    def kill(event):
+        if event.kind == "stopped" and event.layer != DEPTH:  # the yardstick's, which is there already
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        tuned(encoder, tmp_path, "probe", epochs=3, progress=Killed())
-    again, undisturbed = Epochs(), race("probe")[1]
+        tuned(encoder, tmp_path, "probe", epochs=3, progress=Watcher(kill))
+    again, undisturbed = Watcher(), race("probe")[1]
     result = tuned(encoder, tmp_path, "probe", epochs=3, progress=again)
     assert result.chosen == undisturbed.chosen
     assert timeless(result.search) == timeless(undisturbed.search)
     begun = next(trial.layer for trial in result.search if trial.layer != DEPTH)
-    assert (begun, 0, 1) not in again.heard
+    assert (begun, 0, 1) not in again.places("epoch")
 
 
 @pytest.mark.parametrize(("seeds", "epochs"), [(1, 8), (3, 8), (1, 1)])

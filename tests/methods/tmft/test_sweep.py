@@ -16,11 +16,10 @@ from tests.support.files import kept_in
 from tests.support.killing import killed
 from tests.support.pairs import word_splits
 from tests.support.training import SHORT, swept
-from tests.support.trials import read_trials
+from tests.support.trials import Watcher, read_trials
 from truncate_kit.analysis.profile import predicted_drop
 from truncate_kit.analysis.result import DropPrediction
 from truncate_kit.core.errors import UsageError
-from truncate_kit.core.progress import TrialWatcher
 from truncate_kit.data.pairs import BUNDLED, load_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.tmft.finetune import sweep_prediction
@@ -211,18 +210,8 @@ def test_guided_search_costs_less_and_never_sees_the_test_set(tiny_folder, tmp_p
     assert {row.layer for row in result.layers} == {result.chosen, 3}
 
 
-class Planned(TrialWatcher):
-    """The trials that are to be run."""
-
-    def __init__(self):
-        self.trials = []
-
-    def planned(self, trials):
-        self.trials += trials
-
-
 def test_another_rule_or_fewer_seeds_train_nothing_and_take_no_layer_away(tiny_folder, tmp_path):
-    encoder, watcher, results = load_encoder(tiny_folder("bert")), Planned(), {}
+    encoder, watcher, results = load_encoder(tiny_folder("bert")), Watcher(), {}
     every = {"layers": "1,2,3", "within": 100, "seeds": (0, 1)}
     for pick, asked in (("small", every), ("depth-bonus", every), ("best-dev", {"layers": "1,3", "seeds": (0,)})):
         settings = {"pick": pick} | asked

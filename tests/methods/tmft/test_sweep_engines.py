@@ -10,32 +10,12 @@ from tests.support.commands import refused
 from tests.support.files import study_file
 from tests.support.pairs import make_pairs
 from tests.support.training import SETTINGS, swept
+from tests.support.trials import Watcher
 from truncate_kit.core.errors import DeviceError
-from truncate_kit.core.progress import TrialWatcher
 from truncate_kit.data.pairs import PairSplits
 from truncate_kit.methods.priors import WordPrior
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.settings import TrainingSettings
-
-
-class Heard(TrialWatcher):
-    """Keeps what it hears; `strike` is called once, in the middle of a trial."""
-
-    def __init__(self, strike=None) -> None:
-        self.epochs, self._strike = [], strike
-
-    def trial(self, event) -> None:
-        if event.kind != "epoch":
-            return
-        self.epochs.append((*event.place, event.done))
-        if self._strike is not None and len(self.epochs) > 3:
-            self._strike()
-            self._strike = None
-
-
-def kill_a_worker() -> None:
-    (server,) = (one for one in psutil.Process().children() if "forkserver" in " ".join(one.cmdline()))
-    server.children()[0].kill()
 
 
 def sweep(folder, out, engine, **how):
@@ -55,22 +35,30 @@ def plain(result) -> dict:
 
 
 def test_two_processes_give_what_one_gives(tiny_folder, tmp_path, two_processes):
-    how, heard = {"layers": "all", "words_first": True}, [Heard(), Heard()]
+    how, heard = {"layers": "all", "words_first": True}, [Watcher(), Watcher()]
     alone = sweep(tiny_folder("electra"), tmp_path / "alone", None, progress=heard[0], **how)
     shared = sweep(tiny_folder("electra"), tmp_path / "shared", two_processes, progress=heard[1], **how)
     assert plain(shared) == plain(alone)
     for part in ("lean", "full"):
         ours, theirs = (load_encoder(tmp_path / out / part).state_dict() for out in ("shared", "alone"))
         assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
-    assert sorted(heard[1].epochs) == sorted(heard[0].epochs)
+    epochs = [sorted((*one.place, one.done) for one in own.events if one.kind == "epoch") for own in heard]
+    assert epochs[0] == epochs[1]
     assert not list((tmp_path / "shared").rglob("*.checkpoint"))
 
 
 def test_a_search_whose_worker_is_killed_stops_and_continues_to_the_same_result(tiny_folder, tmp_path, two_processes):
     how = {"strategy": "rankings", "training": SETTINGS}
     alone = sweep(tiny_folder("bert"), tmp_path / "alone", None, **how)
+
+    def kill_a_worker(event):
+        if event.kind == "epoch" and len(watcher.places("epoch")) == 3:  # in the middle of a trial, once
+            (server,) = (one for one in psutil.Process().children() if "forkserver" in " ".join(one.cmdline()))
+            server.children()[0].kill()
+
+    watcher = Watcher(kill_a_worker)
     with pytest.raises(DeviceError, match="A worker process died") as stopped:
-        sweep(tiny_folder("bert"), tmp_path / "shared", two_processes, progress=Heard(kill_a_worker), **how)
+        sweep(tiny_folder("bert"), tmp_path / "shared", two_processes, progress=watcher, **how)
     assert "to continue" in stopped.value.hint
     shared = sweep(tiny_folder("bert"), tmp_path / "shared", two_processes, **how)
     assert plain(shared) == plain(alone)
