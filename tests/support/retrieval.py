@@ -14,8 +14,10 @@ QUERIES = [f"a {one} and the {other}" for one in NOUNS[:5] for other in NOUNS[4:
 def judged_set(documents: Sequence[str], queries: Sequence[str], relevance: Iterable[dict[int, float]]) -> RetrievalSet:
     """A set of these texts; relevance: by places of documents, for each query."""
     ids = [tuple(f"{kind}{n}" for n in range(len(texts))) for kind, texts in (("d", documents), ("q", queries))]
-    texts = {"documents": tuple(documents), "queries": tuple(queries)}
-    return RetrievalSet(name="set", document_ids=ids[0], query_ids=ids[1], relevance=tuple(relevance), **texts)
+    return RetrievalSet(
+        name="set", document_ids=ids[0], documents=tuple(documents), query_ids=ids[1], queries=tuple(queries),
+        relevance=tuple(relevance),
+    )  # fmt: skip
 
 
 def write_lines(path: Path, rows: list[dict[str, object]]) -> None:

@@ -5,6 +5,7 @@ import hashlib
 import pytest
 
 from tests.support.pairs import word_splits
+from tests.support.training import swept
 from truncate_kit.core.errors import FileProblemError, UsageError
 from truncate_kit.core.files import run_lock
 from truncate_kit.data.triplets import raw_texts
@@ -12,7 +13,6 @@ from truncate_kit.methods.contrast.run import finetune_contrastive
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.methods.frozen.run import finetune_frozen
 from truncate_kit.methods.frozen.settings import FrozenSettings
-from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.store import output_folder
@@ -25,16 +25,12 @@ def contrast(encoder, out):
     finetune_contrastive(encoder, rows, pairs, out=out, settings=ContrastiveSettings(objective="dropout"))
 
 
-def tmft(encoder, out):
-    finetune(encoder, word_splits(), out=out)
-
-
 def freeze(encoder, out):
     finetune_frozen(encoder, word_splits(), out=out, settings=FrozenSettings(steps=("cosine",)))
 
 
-METHODS = {"lean": [tmft, contrast, lambda encoder, out: cut(encoder, 1, out=out)], "full": [tmft], "frozen": [freeze]}
-CASES = [(name, method) for name, methods in METHODS.items() for method in methods]
+CASES = [("lean", swept), ("lean", contrast), ("lean", lambda encoder, out: cut(encoder, 1, out=out))]
+CASES += [("full", swept), ("frozen", freeze)]
 
 
 def contents(folder):

@@ -19,7 +19,7 @@ from truncate_kit.training.examples import LabelledTask
 from truncate_kit.training.loop import TrainingRun
 from truncate_kit.training.settings import AdaptationSettings, TrainingSettings
 
-WORD_EPOCHS = 6  # of fifty in the product, and each is stored
+WORD_EPOCHS = 3  # of fifty in the product, and each is stored
 ADAPTATION = {"epochs": 1, "batch_size": 16, "learning_rate": 2e-3}
 
 
@@ -113,7 +113,7 @@ def test_models_are_compared_where_the_reference_is(done):
 
 
 def test_killed_at_many_instants_it_ends_like_an_undisturbed_one(home, done, tmp_path):
-    assert killed(STUDY, tmp_path, home / "study.toml", WORD_EPOCHS, writes=40, most=4) >= 3
+    assert killed(STUDY, tmp_path, home / "study.toml", WORD_EPOCHS, writes=20, most=4) >= 3
     last = StudyResult.read(tmp_path / "study.json")
     assert (last.rows, last.cka) == (done[0].rows, done[0].cka)
 
