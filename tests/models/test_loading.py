@@ -179,12 +179,25 @@ def words_of_another_model(folder):
     (folder / "tokenizer.json").write_text(json.dumps(values))
 
 
+LAST = "encoder.layer.1.output.dense.weight"
+UNKNOWN = '[{"idx": 0, "path": "", "type": "a.b.WordWeights"}]'
+
+
 def missing(weights):
-    return {name: value for name, value in weights.items() if name != "encoder.layer.1.output.dense.weight"}
+    return {name: value for name, value in weights.items() if name != LAST}
+
+
+def halve(file):
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
 PROBLEMS = {
     "no weights": (lambda folder: (folder / WEIGHTS).unlink(), "has no weights"),
+    "half of the weights": (lambda folder: halve(folder / WEIGHTS), "cannot be read"),
+    "a weight that is no number": (
+        lambda folder: refill(folder, lambda weights: weights | {LAST: weights[LAST] * torch.nan}), "NaN",
+    ),
+    "an unknown module": (lambda folder: (folder / "modules.json").write_text(UNKNOWN), r"a\.b\.WordWeights"),
     "a missing weight": (lambda folder: refill(folder, missing), r"are missing, such as encoder\.layer\.1"),
     "a weight of a block more": (
         lambda folder: refill(folder, with_weight("encoder.layer.0.adapter.weight")), r"layer\.0\.adapter\.weight",
