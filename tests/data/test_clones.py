@@ -67,9 +67,7 @@ def test_shards_are_one_split(tmp_path):
         write_table(tmp_path / f"data/train-0000{part}-of-00003.parquet", NAMES, ROWS[10 * part : 10 * part + 10])
     assert [pair.first for pair in load_pairs(tmp_path).train] == [row[0] for row in ROWS]
     write_table(tmp_path / "data/train-00001-of-00003.parquet", NAMES, [*ROWS[10:13], ("a", " ", 1)])
-    with pytest.raises(
-        DataError, match=r"train-00001-of-00003\.parquet, row 4: the text in column 'sentence2' is empty"
-    ):
+    with pytest.raises(DataError, match=r"train-00001-of-00003\.parquet, row 4: the text in column 'sentence2'"):
         load_pairs(tmp_path)
     (tmp_path / "data/train-00001-of-00003.parquet").unlink()
     with pytest.raises(DataError, match="holds 2 of 3 files for train"):
@@ -89,14 +87,12 @@ def test_two_sets_are_not_joined(tmp_path, one, other):
         write_table(tmp_path / name, NAMES, ROWS)
     with pytest.raises(DataError, match=r"holds several files for (train|dev): ") as caught:
         load_pairs(tmp_path)
-    assert one in str(caught.value)
-    assert other in str(caught.value)
+    assert all(name in str(caught.value) for name in (one, other))
 
 
 def test_a_folder_with_one_table(tmp_path):
-    write_table(
-        tmp_path / "pairs.tsv", ("split", *NAMES), [("dev" if n > 20 else "train", *row) for n, row in enumerate(ROWS)]
-    )
+    rows = [("dev" if n > 20 else "train", *row) for n, row in enumerate(ROWS)]
+    write_table(tmp_path / "pairs.tsv", ("split", *NAMES), rows)
     assert texts(load_pairs(tmp_path))["dev"] == [row[0] for row in ROWS[21:]]
     assert len(read_trained_pairs(tmp_path)) == 30
     write_table(tmp_path / "pairs.tsv", NAMES, ROWS)
@@ -119,27 +115,6 @@ OBJECTS = [dict(zip(NAMES, row, strict=True)) for row in ROWS]
     ],
 )
 def test_json_in_lines_in_an_array_or_in_an_object(tmp_path, name, text):
-    opened = gzip.open if name.endswith(".gz") else open
-    with opened(tmp_path / name, "wt") as stream:
-        stream.write(text)
+    (tmp_path / name).write_bytes(gzip.compress(text.encode()) if name.endswith(".gz") else text.encode())
     assert [(pair.first, pair.second, pair.target) for pair in read_pairs(tmp_path / name)] == ROWS
     assert list(iter_texts(tmp_path / name, column="sentence2", by_row=True)) == [row[1] for row in ROWS]
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        (
-            '[{"sentence1": "a", "sentence2": "b", "score": 1}, {"sentence1": " ", "sentence2": "b", "score": 1}]',
-            ", row 2: the text",
-        ),
-        ('["a", "b"]', ", row 1: not valid JSON .an object"),
-        ("[{]", ": not valid JSON"),
-        ("3", ", row 1: not valid JSON .an object"),
-        ("[]", " is empty"),
-    ],
-)
-def test_json_that_holds_no_rows(tmp_path, text, said):
-    (tmp_path / "p.json").write_text(text)
-    with pytest.raises(DataError, match=rf"p\.json{said}"):
-        read_pairs(tmp_path / "p.json")

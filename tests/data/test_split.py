@@ -1,5 +1,4 @@
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -25,20 +24,14 @@ def test_split_keeps_every_row_once_in_order_and_no_pair_on_two_sides():
     splits = split_pairs(replace(PAIRS, pairs=(*PAIRS.pairs, turned)))
     parts = {name: list(split) for name, split in splits.items()}
     assert sorted(str(pair) for part in parts.values() for pair in part) == sorted(map(str, (*PAIRS.pairs, turned)))
-    assert {name: len(part) for name, part in parts.items()} == pytest.approx(
-        {"train": 321, "dev": 40, "test": 40}, abs=2
-    )
-    overlap = splits.overlap
-    assert overlap.train_test == (0, 0)
+    assert [len(parts[name]) for name in ("train", "dev", "test")] == pytest.approx([321, 40, 40], abs=2)
+    assert splits.overlap.train_test == (0, 0)
     order = {pair: position for position, pair in reversed(list(enumerate(PAIRS.pairs)))}
     firsts = [order[pair] for pair in dict.fromkeys(parts["dev"]) if pair in order]
     assert firsts == sorted(firsts)
     assert all(split.scale == (0, 5) for _, split in splits.items())
-    assert data_sentences(splits)[2] == (
-        "mine.csv was split into "
-        f"train {len(splits.train)}, dev {len(splits.dev)}, test {len(splits.test)} "
-        "(80/10/10 %, seed 0); repeated pairs stay together."
-    )
+    sizes = f"train {len(splits.train)}, dev {len(splits.dev)}, test {len(splits.test)} (80/10/10 %, seed 0)"
+    assert sizes in data_sentences(splits)[2]
 
 
 def test_split_depends_on_seed_and_content_not_on_row_order():
@@ -71,19 +64,13 @@ def test_what_cannot_be_split():
 
 
 @pytest.fixture
-def named_file(tmp_path):
-    """A file of 100 pairs, by the name it is to have."""
-
-    def write(name: str) -> Path:
-        lines = [f"a{row},b{row},{row % 6}" for row in range(100)]
-        (tmp_path / name).write_text("\n".join(["sentence1,sentence2,score", *lines]), encoding="utf-8")
-        return tmp_path / name
-
-    return write
+def file(tmp_path):
+    """A file of 100 pairs."""
+    rows = [(f"a{row}", f"b{row}", row % 6) for row in range(100)]
+    return write_table(tmp_path / "one.csv", ("sentence1", "sentence2", "score"), rows)
 
 
-def test_a_single_file_is_divided_as_the_commands_divide_it(named_file):
-    file = named_file("one.csv")
+def test_a_single_file_is_divided_as_the_commands_divide_it(file):
     splits = load_pairs(file)
     assert splits == complete_splits(load_pairs(file, divide=False))
     assert [(name, len(pairs)) for name, pairs in splits.items()] == [("train", 80), ("dev", 10), ("test", 10)]
@@ -127,8 +114,8 @@ def test_a_column_of_splits_divides_a_file_as_published(tmp_path, column, names)
     assert (chosen.queries, chosen.other_queries) == tuple(tuple(row[6] for row in rows[place::3]) for place in (1, 2))
 
 
-def test_a_column_that_only_looks_like_splits(tmp_path, named_file):
-    plain = load_pairs(named_file("plain.csv"), divide=False).train
+def test_a_column_that_only_looks_like_splits(tmp_path, file):
+    plain = load_pairs(file, divide=False).train
     rows = [(f"a{n}", f"b{n}", n % 6, ("news", "train")[n % 2], n) for n in range(100)]
     for name in ("dataset", "fold", "offset"):
         file = write_table(tmp_path / f"{name}.csv", ("sentence1", "sentence2", "score", name, "n"), rows)
@@ -136,7 +123,6 @@ def test_a_column_that_only_looks_like_splits(tmp_path, named_file):
     file = write_table(tmp_path / "odd.csv", ("sentence1", "sentence2", "score", "split", "n"), rows)
     with pytest.raises(DataError, match=r"odd\.csv, line 2: 'news' in column 'split' does not name a split"):
         load_pairs(file)
-    file = write_table(
-        tmp_path / "test.csv", ("sentence1", "sentence2", "score", "split"), [(*rows[0][:3], "test")] * 30
-    )
+    same = [(*rows[0][:3], "test")] * 30
+    file = write_table(tmp_path / "test.csv", ("sentence1", "sentence2", "score", "split"), same)
     assert load_pairs(file, divide=False).one_file  # divided to train on, as any file

@@ -7,7 +7,7 @@ import pytest
 import torch
 from transformers import AutoModel
 
-from tests.support.families import TINY_CONFIGS
+from tests.support.families import PLAIN_POOLING, TINY_CONFIGS, plain_batch_states
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import Dense, Normalize
@@ -42,8 +42,6 @@ CASES = [
     ("gte", 1, "cls", ("normalize",)),
 ]
 FUSED = {"bert", "electra", "roberta", "xlm-roberta", "camembert", "distilbert", "albert"}
-FINAL_NORMS = {"modernbert": "final_norm", "gpt2": "ln_f"}
-FINAL_NORMS |= dict.fromkeys(("qwen2", "qwen3", "llama", "mistral", "gemma3_text"), "norm")
 LENGTHS = (11, 4, 1, 8)
 
 
@@ -52,47 +50,19 @@ def test_every_family_is_exported_and_every_pooling():
     assert {case[2] for case in CASES} == {"mean", "cls", "max", "last"}
 
 
-def dense_weights(width):
-    generator = np.random.default_rng(1)
-    weight, bias = generator.normal(size=(5, width)), generator.normal(size=5)
-    return weight.astype(np.float32), bias.astype(np.float32)
-
-
 def make_tail(names, width):
-    modules = []
-    for name in names:
-        if name == "normalize":
-            modules.append(Normalize())
-            continue
-        dense = Dense(width, 5, bias=True, activation="Tanh")
-        for parameter, value in zip(dense.linear.parameters(), dense_weights(width), strict=True):
-            parameter.data = torch.from_numpy(value)
-        modules.append(dense)
-    return modules
-
-
-@torch.no_grad()
-def expected_states(model, layer, ids, mask):
-    """hidden_states[layer] of the full model and its final norm: for each row the states of its real tokens."""
-    output = model(input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(mask), output_hidden_states=True)
-    if layer == model.config.num_hidden_layers:
-        states = output.last_hidden_state
-    else:
-        states = output.hidden_states[layer]
-        if model.config.model_type in FINAL_NORMS:
-            states = getattr(model, FINAL_NORMS[model.config.model_type])(states)
-    return [state[: int(real.sum())] for state, real in zip(states.numpy(), mask, strict=True)]
+    torch.manual_seed(1)
+    return [Normalize() if name == "normalize" else Dense(width, 5, bias=True, activation="Tanh") for name in names]
 
 
 def expected_vectors(rows, pooling, tail):
     """Pooling and tail in NumPy, row by row."""
-    choose = {"mean": lambda x: x.mean(0), "max": lambda x: x.max(0), "cls": lambda x: x[0], "last": lambda x: x[-1]}
-    vectors = np.stack([choose[pooling](row) for row in rows])
-    for name in tail:
-        if name == "normalize":
+    vectors = np.stack([PLAIN_POOLING[pooling](row).numpy() for row in rows])
+    for module in tail:
+        if isinstance(module, Normalize):
             vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         else:
-            weight, bias = dense_weights(vectors.shape[1])
+            weight, bias = (value.detach().numpy() for value in module.linear.parameters())
             vectors = np.tanh(vectors @ weight.T + bias)
     return vectors
 
@@ -123,11 +93,14 @@ def test_graph_gives_the_pooled_hidden_state_of_its_layer(name, layer, pooling, 
     for rows in (slice(None), slice(1, 2)):  # a batch of four, and one text alone
         feeds = {"input_ids": ids[rows], "attention_mask": mask[rows]}
         found, tokens = session.run(["sentence_embedding", "last_hidden_state"], feeds)
-        states = expected_states(full, layer, ids[rows], mask[rows])
-        expected = expected_vectors(states, pooling, tail)
+        with torch.no_grad():
+            batch = {name: torch.from_numpy(values) for name, values in feeds.items()}
+            whole = plain_batch_states(full, **batch)[layer]
+        states = [state[: int(real.sum())] for state, real in zip(whole, mask[rows], strict=True)]
+        expected = expected_vectors(states, pooling, encoder.tail)
         assert found.dtype == tokens.dtype == np.float32
         for token, state in zip(tokens, states, strict=True):
-            np.testing.assert_allclose(token[: len(state)], state, atol=2e-6 * np.abs(state).max(), rtol=1e-4)
+            np.testing.assert_allclose(token[: len(state)], state, atol=2e-6 * state.abs().max(), rtol=1e-4)
         np.testing.assert_allclose(found, expected, atol=2e-6 * np.abs(expected).max(), rtol=1e-4)
 
     assert report.normalized == (tail[-1:] == ("normalize",))

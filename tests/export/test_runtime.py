@@ -64,8 +64,7 @@ def test_vectors_come_in_order_with_prompt_and_casing(prompted, threads, batch_t
 
 
 def test_a_text_without_tokens_is_zeros(prompted):
-    _, folder = prompted
-    found = OnnxEncoder.load(folder)
+    found = OnnxEncoder.load(prompted[1])
     assert torch.equal(found.encode_ids([[]]), torch.zeros(1, found.width))
     assert torch.equal(found.encode_ids([[5, 6, 7], []])[1], torch.zeros(found.width))
 
@@ -206,14 +205,15 @@ def test_cuda_that_is_not_active_is_an_error(prompted):
         open_session(prompted[1] / "model.onnx", device=torch.device("cuda"), threads=1)
 
 
-def test_runtime_follows_the_name_or_the_option(prompted, tiny_folder):
+def test_runtime_follows_the_name_or_the_option(prompted):
     encoder, folder = prompted
     assert type(load_text_encoder(folder)) is type(encoder)
     assert isinstance(load_text_encoder(folder / "model.onnx"), OnnxEncoder)
     assert isinstance(load_text_encoder(folder, runtime="onnx"), OnnxEncoder)
-    with pytest.raises(UsageError, match="no runtime 'tensorrt'"):
-        load_text_encoder(folder, runtime="tensorrt")
-    with pytest.raises(UsageError, match="is a single graph"):
-        load_text_encoder(folder / "model.onnx", precision="fp32")
-    with pytest.raises(UsageError, match="pooling and length of a graph"):
-        load_text_encoder(folder, runtime="onnx", pooling="cls")
+    for place, options, message in (
+        (folder, {"runtime": "tensorrt"}, "no runtime 'tensorrt'"),
+        (folder / "model.onnx", {"precision": "fp32"}, "is a single graph"),
+        (folder, {"runtime": "onnx", "pooling": "cls"}, "pooling and length of a graph"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            load_text_encoder(place, **options)
