@@ -106,6 +106,18 @@ def encoder(tiny_folder: Callable[[str], Path]) -> "Encoder":
     return load_encoder(tiny_folder("bert"))
 
 
+@pytest.fixture(scope="session")
+def exported_folder(tiny_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny BERT of one block with its graph; tests copy it before they change it."""
+    from truncate_kit.export.exporting import export_onnx
+    from truncate_kit.models.loading import load_encoder
+    from truncate_kit.models.truncation import truncate
+
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    export_onnx(truncate(load_encoder(tiny_folder("bert")), 1), folder)
+    return folder
+
+
 @pytest.fixture(scope="module")
 def prompting(tiny_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """A function that saves a tiny BERT with these sentence-transformers settings."""

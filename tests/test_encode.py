@@ -17,26 +17,16 @@ from truncate_kit.core.files import run_lock
 from truncate_kit.core.progress import Engine
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.export.encode import encode_file
-from truncate_kit.export.exporting import export_onnx
-from truncate_kit.export.record import ExportSettings
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.truncation import truncate
 
 WORDS = ["the cat", "a red dog", "a small blue tree", "not", "the big mat sat under a tree and ran"]
 CHUNK = 7
 
 
 @pytest.fixture(scope="module")
-def exported(tiny_folder, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("serving") / "model"
-    export_onnx(truncate(load_encoder(tiny_folder("bert")), 1), folder, ExportSettings(normalize=True))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def encoder(exported) -> OnnxEncoder:
-    return OnnxEncoder.load(exported, threads=1)
+def encoder(exported_folder) -> OnnxEncoder:
+    return OnnxEncoder.load(exported_folder, threads=1)
 
 
 @pytest.fixture
@@ -99,13 +89,13 @@ def test_formats_are_stored_as_they_are_defined(encoder, tiny_folder, source, tm
         assert np.array_equal(stored, form.store(chosen.vectors(texts)))
 
 
-def test_killed_at_any_instant_it_ends_with_the_same_bytes(exported, source, tmp_path):
+def test_killed_at_any_instant_it_ends_with_the_same_bytes(exported_folder, source, tmp_path):
     whole, out = tmp_path / "whole.npy", tmp_path / "killed.npy"
-    encode_alone(exported, source, whole)
+    encode_alone(exported_folder, source, whole)
     file, instants, kills = out.with_name(f".{out.name}.part") / "vectors.npy", random.Random(0), 0
     size = 0
     while kills < 8:
-        process = multiprocessing.get_context("fork").Process(target=encode_alone, args=(exported, source, out))
+        process = multiprocessing.get_context("fork").Process(target=encode_alone, args=(exported_folder, source, out))
         process.start()
         while process.is_alive() and (not file.exists() or file.stat().st_size <= size):
             time.sleep(0.0005)
@@ -117,7 +107,7 @@ def test_killed_at_any_instant_it_ends_with_the_same_bytes(exported, source, tmp
         size, kills = file.stat().st_size, kills + 1
         assert not out.exists()
     assert kills >= 3
-    result = encode_file(OnnxEncoder.load(exported, threads=1), source, out, chunk=CHUNK)
+    result = encode_file(OnnxEncoder.load(exported_folder, threads=1), source, out, chunk=CHUNK)
     assert out.read_bytes() == whole.read_bytes()
     assert out.with_name("killed.npy.json").read_bytes() == whole.with_name("whole.npy.json").read_bytes()
     assert result.resumed_at % CHUNK == 0 or result.resumed_at == 200

@@ -4,11 +4,15 @@ import functools
 
 import pytest
 
-from tests.support.commands import ended
+from tests.support.commands import run_both
+
+
+@pytest.fixture(autouse=True)
+def _empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.fixture
-def run(capfd, tmp_path, monkeypatch):
-    """Run a command in an empty folder; return exit code, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-    return functools.partial(ended, capfd)
+def run(capfd):
+    """Run a command that succeeds; return stdout and stderr."""
+    return functools.partial(run_both, capfd)

@@ -1,13 +1,11 @@
 """`truncate-kit contrast`: what it prints, writes and refuses, and the commands after it."""
 
-import json
-
 import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from tests.support.commands import run, scored
-from tests.support.files import graded_file
+from tests.support.commands import run, run_json, scored
+from tests.support.files import graded_file, write_table
 from tests.support.pairs import make_pairs, word_triplets
 from truncate_kit.methods.contrast.settings import ContrastiveResult, LayerWeights
 from truncate_kit.models.loading import load_encoder
@@ -19,8 +17,7 @@ def files(tmp_path_factory):
     home = tmp_path_factory.mktemp("files")
     for seed, split in enumerate(("train", "dev", "test")):
         graded_file(home / f"pairs/{split}.csv", make_pairs(20, seed=seed))
-    lines = [",".join(row) for row in word_triplets().rows]
-    (home / "triplets.csv").write_text("anchor,positive,negative\n" + "\n".join(lines) + "\n")
+    write_table(home / "triplets.csv", ("anchor", "positive", "negative"), word_triplets().rows)
     (home / "raw.txt").write_text("a red dog\nthe big tree\na cat sat\nnot a mat\n")
     return home
 
@@ -45,13 +42,10 @@ def test_trained_shown_scored_exported_and_encoded(tiny_folder, files, tmp_path,
         *options(files, out),
     )
     result, lean = ContrastiveResult.read(out / "contrastive.json"), load_encoder(out / "lean")
-    assert "layer-wise attention (CLS over means, with the last CLS), through a tanh" in " ".join(shown.split())
-    assert "1 of 3" in shown
     assert f"{result.test:.2f}" in shown
     assert "trust_remote_code=True" in shown
     assert not (out / "sweep.json").exists()
     assert not (out / "curve.png").exists()
-    assert "equation 8" in (out / "lean/README.md").read_text()
     assert LayerWeights.read(out / "attention.json").texts == ("a red dog", "the $x_1$ tree & <b>")
     assert (out / "attention.png").read_bytes().startswith(b"\x89PNG")
     # The next commands take it up.
@@ -63,8 +57,8 @@ def test_trained_shown_scored_exported_and_encoded(tiny_folder, files, tmp_path,
     run(capsys, "encode", files / "raw.txt", "--model", out / "lean", "--out", tmp_path / "v.npy", "--runtime", "onnx")
     texts = (files / "raw.txt").read_text().splitlines()
     np.testing.assert_allclose(np.load(tmp_path / "v.npy"), lean.vectors(texts).numpy(), atol=1e-4)
-    short = ("--quick", "--lengths", "4", "--batch-sizes", "1", "--backends", "torch-fp32,onnx-fp32", "--json")
-    bench = json.loads(run(capsys, "bench", out / "lean", "--data", files / "pairs", "--workspace", out, *short))
+    short = ("--quick", "--lengths", "4", "--batch-sizes", "1", "--backends", "torch-fp32,onnx-fp32")
+    bench = run_json(capsys, "bench", out / "lean", "--data", files / "pairs", "--workspace", out, *short)
     assert [row["score"] for row in bench["contestants"]] == pytest.approx([result.test] * 2, abs=0.01)
     peer = SentenceTransformer(str(out / "lean"), device="cpu", trust_remote_code=True)
     np.testing.assert_allclose(peer.encode(texts), lean.encode(texts), atol=1e-5, rtol=1e-4)
@@ -75,9 +69,9 @@ def test_raw_text_by_dropout_with_the_pooler_removed(tiny_folder, files, tmp_pat
     out.mkdir()
     for name in ("attention.json", "attention.png"):  # of a model that had attention
         (out / name).write_text("{}")
-    asked = ("--objective", "dropout", "--texts", files / "raw.txt", "--remove-pooler", "--dropout", "0.1", "--json")
-    result = json.loads(run(capsys, "contrast", tiny_folder("electra"), *asked, *options(files, out)))
-    assert result["rows"] == "Training: raw.txt (4 distinct texts)."
+    asked = ("--objective", "dropout", "--texts", files / "raw.txt", "--remove-pooler", "--dropout", "0.1")
+    result = run_json(capsys, "contrast", tiny_folder("electra"), *asked, *options(files, out))
+    assert result["num_rows"] == 4
     assert result["settings"]["dropout"] == 0.1
     assert load_encoder(out / "lean").pooling_name == "cls"
     assert not list(out.glob("attention.*"))

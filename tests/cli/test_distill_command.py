@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.support.commands import refused, run, run_both
+from tests.support.commands import refused, run, run_both, run_json
 from tests.support.retrieval import DOCUMENTS, QUERIES, judged_folder, retrieval_folder
 from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.evaluation.graded import evaluate
@@ -21,8 +21,7 @@ WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "
 
 
 @pytest.fixture
-def texts(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def texts(tmp_path):
     file = tmp_path / "texts.txt"
     file.write_text("".join(f"{one} {other} mat\n" for one in WORDS for other in WORDS))
     return file
@@ -32,21 +31,15 @@ def test_from_raw_text_to_a_model_that_the_next_command_takes(texts, tiny_folder
     model, held_out = tiny_folder("bert"), texts.parent / "held.csv"
     held_out.write_text("sentence1,sentence2,score\nThe cat mat,a dog mat,1\n")
     command = ("distill", model, "--texts", texts, "--blocks", "1,3")
-    out = run(capfd, *command, "--exclude", held_out, "--verbose")
-    assert "2 blocks of 3 (1, 3)" in out
-    assert "2 choices of blocks" in out
-    assert "exported/lean" in out
+    assert "2 choices of blocks" in run(capfd, *command, "--exclude", held_out, "--verbose")
     assert (texts.parent / "exported/frontier.png").stat().st_size > 10_000
     lean = load_encoder(texts.parent / "exported/lean")
     assert lean.depth == 2
-    card = (texts.parent / "exported/lean/README.md").read_text()
-    assert "blocks 1, 3 of 3, distilled" in card
-    _, err = run_both(capfd, "encode", texts, "--out", "vectors.npy")
-    assert "blocks 1, 3 of 3, distilled" in err
+    assert "blocks 1, 3 of 3, distilled" in (texts.parent / "exported/lean/README.md").read_text()
+    assert "blocks 1, 3 of 3, distilled" in run_both(capfd, "encode", texts, "--out", "vectors.npy")[1]
     assert f"{model}, blocks 1, 3 of 3, distilled from raw text" in run(capfd, "status")
     assert "were freed" in run(capfd, "status", "--clean")
     assert not (texts.parent / "exported/distillation").exists()
-    assert "blocks 1, 3 of 3" in run(capfd, "status")
 
 
 def test_documents_of_a_retrieval_folder_are_learned_beside_other_texts(texts, tiny_folder, capfd):
@@ -54,8 +47,8 @@ def test_documents_of_a_retrieval_folder_are_learned_beside_other_texts(texts, t
     lines = (folder / "corpus.jsonl").read_text().splitlines()
     lines[0] = json.dumps({"_id": "d0", "title": "", "text": ""})
     (folder / "corpus.jsonl").write_text("\n".join(lines) + "\n")
-    command = ("distill", tiny_folder("bert"), "--texts", folder, "--texts", texts, "--blocks", "1,3", "--json")
-    assert json.loads(run(capfd, *command))["texts"]["num_texts"] == len(DOCUMENTS) - 1 + 225
+    command = ("distill", tiny_folder("bert"), "--texts", folder, "--texts", texts, "--blocks", "1,3")
+    assert run_json(capfd, *command)["texts"]["num_texts"] == len(DOCUMENTS) - 1 + 225
     store = TextStore(texts.parent / "exported" / FOLDER)
     read = store.read(range(len(store)))
     assert read[: len(DOCUMENTS) - 1] == list(read_retrieval(folder).documents[1:])  # titles belong to them
@@ -65,12 +58,12 @@ def test_documents_of_a_retrieval_folder_are_learned_beside_other_texts(texts, t
 
 
 def test_json_and_again(texts, tiny_folder, capfd):
-    command = ("distill", tiny_folder("bert"), "--texts", texts, "--blocks", "2", "--json")
-    first = json.loads(run(capfd, *command))
+    command = ("distill", tiny_folder("bert"), "--texts", texts, "--blocks", "2")
+    first = run_json(capfd, *command)
     assert first["frontier"] == []
     assert len(first["candidates"]) == 3
     assert first["chosen"] in [row["blocks"] for row in first["candidates"][:2]]
-    assert json.loads(run(capfd, *command)) == first
+    assert run_json(capfd, *command) == first
     sizes = {"dims": 8, "words": 40, "texts_per_second": 20.0, "megabytes": 0.1}
     measured = LeanModel(blocks=(1, 3), precision="int8", score=81.5, **sizes)
     result = replace(DistillResult.read(texts.parent / "exported/lean/distill.json"), frontier=(measured,))
@@ -86,8 +79,7 @@ def test_a_retrieval_folder_chooses_by_half_of_its_queries_and_reports_the_other
     data, full = read_retrieval(folder), load_encoder(tiny_folder("bert"))
     with texts.open("a") as file:
         file.write(f"{data.documents[2]}\n{data.queries[1].upper()}\n")
-    command = ("distill", tiny_folder("bert"), "--texts", texts, "--blocks", "2", "--data", folder, "--json")
-    found = json.loads(run(capfd, *command))
+    found = run_json(capfd, "distill", tiny_folder("bert"), "--texts", texts, "--blocks", "2", "--data", folder)
     assert found["metric"] == "nDCG@10 of half the queries"
     assert (found["texts"]["compared"], found["texts"]["excluded"]) == (len(data.held_out), 2)
     lean = load_encoder(texts.parent / "exported/lean")
@@ -104,16 +96,15 @@ def test_a_retrieval_folder_chooses_by_half_of_its_queries_and_reports_the_other
 
 def test_without_labels_a_graph_is_judged_by_the_full_models_cosines(texts, tiny_folder, capfd):
     model = tiny_folder("bert")
-    run(capfd, "distill", model, "--texts", texts, "--blocks", "1,3", "--json")
-    graph = json.loads(run(capfd, "export", "--onnx", "--precision", "int8", "--json"))
+    run(capfd, "distill", model, "--texts", texts, "--blocks", "1,3")
+    graph = run_json(capfd, "export", "--onnx", "--precision", "int8")
     assert (graph["scored_on"], graph["num_pairs"]) == (f"cosines of {model}/test", 41)
     full, lean = load_encoder(model), load_encoder("exported/lean")
     store = TextStore(texts.parent / "exported" / FOLDER)
     report = np.random.default_rng(0).permutation(len(store))[:82][41:]
     pairs = own_pairs(full, store.read(report)).pairs
     assert graph["spearman"][0] == pytest.approx(evaluate(lean, pairs).spearman, abs=0.1)
-    _, err = run_both(capfd, "export", "--onnx")
-    assert "Without labels, the full model's cosines between held-out texts are the reference." in " ".join(err.split())
+    assert "Without labels, the full model's cosines" in " ".join(run_both(capfd, "export", "--onnx")[1].split())
     run(capfd, "status", "--clean")
     assert "bundled" in run_both(capfd, "export", "--onnx")[1]
     pairs = texts.parent / "pairs.csv"

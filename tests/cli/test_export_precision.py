@@ -6,26 +6,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.commands import refused, run, scored
+from tests.support.commands import refused, run, run_json, scored
 from tests.support.files import model_graded_file
 from truncate_kit.data.pairs import complete_splits, load_pairs
-from truncate_kit.export.exporting import export_onnx
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.store import encoder_digest
-from truncate_kit.models.truncation import truncate
-
-
-@pytest.fixture(scope="module")
-def lean(tiny_folder, tmp_path_factory) -> Path:
-    """A workspace with a lean model and its fp32 graph; tests copy it before they change it."""
-    out = tmp_path_factory.mktemp("workspace") / "out"
-    export_onnx(truncate(load_encoder(tiny_folder("bert")), 1), out / "lean")
-    return out
 
 
 @pytest.fixture
-def out(lean, tmp_path) -> Path:
-    return Path(shutil.copytree(lean, tmp_path / "out"))
+def out(exported_folder, tmp_path) -> Path:
+    """A workspace with a lean model and its fp32 graph."""
+    return Path(shutil.copytree(exported_folder, tmp_path / "out/lean")).parent
 
 
 def options(out: Path, data: Path) -> tuple[object, ...]:
@@ -35,9 +26,7 @@ def options(out: Path, data: Path) -> tuple[object, ...]:
 def test_int8_beside_fp32_from_one_file_of_pairs(out, tmp_path, capsys):
     data = model_graded_file(tmp_path, out / "lean")
     exact = (out / "lean/model.onnx").read_bytes()
-    report = json.loads(
-        run(capsys, "export", "--onnx", "--precision", "int8", "--budget", 30, *options(out, data), "--json")
-    )
+    report = run_json(capsys, "export", "--onnx", "--precision", "int8", "--budget", 30, *options(out, data))
     divided = complete_splits(load_pairs(data, scale=(-1, 1)))
     assert report["quantization"]["searched_on"] == divided.dev.name
     assert report["quantization"]["num_pairs"] == len(divided.dev)
@@ -57,13 +46,12 @@ def test_int8_beside_fp32_from_one_file_of_pairs(out, tmp_path, capsys):
     (tmp_path / "texts.txt").write_text("a cat\nthe dog\n")
     for graph, file in (("int8", "model_int8.onnx"), (None, "model.onnx")):
         chosen = ("--graph", graph) if graph else ()
-        target = tmp_path / f"{graph}.npy"
-        arguments = ("encode", tmp_path / "texts.txt", "--model", out / "lean", "--out", target, *chosen, "--json")
-        assert json.loads(run(capsys, *arguments))["graph"] == file
+        arguments = ("texts.txt", "--model", out / "lean", "--out", tmp_path / f"{graph}.npy", *chosen)
+        assert run_json(capsys, "encode", *arguments)["graph"] == file
     assert (tmp_path / "int8.npy").read_bytes() != (tmp_path / "None.npy").read_bytes()
 
-    bench = ("bench", "--quick", "--lengths", 4, "--repeats", 1, "--threads", 1, *options(out, data), "--json")
-    rows = json.loads(run(capsys, *bench))["contestants"]
+    bench = ("bench", "--quick", "--lengths", 4, "--repeats", 1, "--threads", 1, *options(out, data))
+    rows = run_json(capsys, *bench)["contestants"]
     assert {row["backend"] for row in rows if row["absent"] is None} >= {"onnx-fp32", "onnx-int8"}
     sizes = {row["backend"]: row["file_bytes"] for row in rows}
     assert sizes["onnx-int8"] == (out / "lean/model_int8.onnx").stat().st_size
@@ -74,10 +62,9 @@ def test_int8_without_pairs_to_choose_on(out, tmp_path, capsys):
     data = tmp_path / "splits"
     data.mkdir()
     model_graded_file(data, out / "lean").rename(data / "test.csv")
-    problem = refused(capsys, "export", "--onnx", "--precision", "int8", *options(out, data))
-    assert "has only test" in problem
+    command = ("--onnx", "--precision", "int8", *options(out, data))
+    assert "has only test" in refused(capsys, "export", *command)
     assert not (out / "lean/model_int8.onnx").exists()
     before = encoder_digest(load_encoder(out / "lean"))
-    cut = refused(capsys, "export", "mini-bert", "--onnx", "--precision", "int8", "--layer", 1, *options(out, data))
-    assert "has only test" in cut
+    assert "has only test" in refused(capsys, "export", "mini-bert", "--layer", 1, *command)
     assert encoder_digest(load_encoder(out / "lean")) == before  # no cut took its place

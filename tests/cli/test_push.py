@@ -1,25 +1,22 @@
 """`--push-to` against a hub on this machine: private, only when asked, and never into a public place by accident."""
 
 import shutil
-from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
 
+from tests.support.commands import fails, run_both
 from tests.support.fake_hub import logged_in
 from tests.support.files import pairs_file
 from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError
 from truncate_kit.export.exporting import export_onnx, push_folder
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.truncation import truncate
 from truncate_kit.training.cutting import cut
-from truncate_kit_cli.app import main
 
 
 @pytest.fixture(scope="module")
-def folder(tiny_folder, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("push") / "model"
-    export_onnx(truncate(load_encoder(tiny_folder("bert")), 1), folder)
+def folder(exported_folder, tmp_path_factory):
+    folder = shutil.copytree(exported_folder, tmp_path_factory.mktemp("push") / "model")
     (folder / "README.md").write_text("---\ntags:\n- truncated\n---\n# A model\n")
     (folder / ".lock").write_text("")
     return folder
@@ -35,37 +32,34 @@ def test_a_folder_arrives_whole_and_private(hub, folder):
     done = push_folder(folder, "me/lean")
     assert done[::2] == (f"{hub.endpoint}/me/lean", True)
     repo = hub.repos["me/lean"]
-    assert repo["private"]
     expected = {
         str(path.relative_to(folder)): path.read_bytes()
         for path in folder.rglob("*")
         if path.is_file() and path.name not in (".lock", "origin.json")
     }
-    assert repo["files"] == expected
+    assert repo == {"private": True, "files": expected}
     assert {"model.onnx", "model.safetensors", "1_Pooling/config.json", "README.md"} <= set(expected)
 
 
 def test_no_file_says_where_something_lay_on_this_machine(hub, tiny_folder, tmp_path):
     """The names of folders are those of users and their clients; the records for the workspace stay here."""
     made = tmp_path / "lean"
-    Path(shutil.copytree(tiny_folder("bert"), tmp_path / "client/model"))
+    shutil.copytree(tiny_folder("bert"), tmp_path / "client/model")
     cut(load_encoder(tmp_path / "client/model"), (1, 2), out=tmp_path)
     export_onnx(load_encoder(made), made)
     assert (made / "cut.json").is_file()
     push_folder(made, "me/lean")
     files = hub.repos["me/lean"]["files"]
-    assert "export.json" in files
-    assert "cut.json" not in files
+    assert {"export.json", "cut.json"} & {*files} == {"export.json"}
     assert [name for name, content in files.items() if str(tmp_path).encode() in content] == []
 
 
 def test_public_only_when_told(hub, folder):
     assert not push_folder(folder, "me/open", public=True)[2]
-    assert not hub.repos["me/open"]["private"]
     hub.repos["me/open"]["files"].clear()
     with pytest.raises(UsageError, match="me/open on the hub is public"):
         push_folder(folder, "me/open")
-    assert hub.repos["me/open"]["files"] == {}
+    assert hub.repos["me/open"] == {"private": False, "files": {}}
 
 
 @pytest.mark.parametrize("base", ["/home/me/model", "./model", "{here}", "[org/model, ../model]"])
@@ -99,18 +93,12 @@ def test_a_hub_that_is_not_there(hub, folder, monkeypatch):
 
 
 def test_the_command_pushes_when_asked_and_never_else(hub, tiny_folder, tmp_path, capsys):
-    places = {"--data": pairs_file(tmp_path / "pairs.csv", "score", range(6)), "--workspace": tmp_path / "out"}
-    common = ["export", str(tiny_folder("bert")), "--onnx", *(str(part) for pair in places.items() for part in pair)]
-    with pytest.raises(SystemExit) as end:
-        main(common)
-    assert (end.value.code or 0, hub.asked) == (0, []), capsys.readouterr().err
+    pairs_file(tmp_path / "pairs.csv", "score", range(6))
+    common = ("export", tiny_folder("bert"), "--onnx", "--data", "pairs.csv")
+    run_both(capsys, *common)
     wrongs = {"no owner": ("--push-to", "no owner"), "'lean'": ("--push-to", "lean"), "--public": ("--public",)}
     for named, wrong in wrongs.items():
-        with pytest.raises(SystemExit) as end:
-            main([*common, *wrong])
-        assert (end.value.code, named in capsys.readouterr().err, hub.asked) == (1, True, [])
-    with pytest.raises(SystemExit) as end:
-        main([*common, "--push-to", "me/lean"])
-    assert (end.value.code or 0) == 0
-    assert f"Pushed: {hub.endpoint}/me/lean (private)" in capsys.readouterr().err
-    assert hub.repos["me/lean"]["files"]["model.onnx"] == (tmp_path / "out/lean/model.onnx").read_bytes()
+        assert named in fails(capsys, *common, *wrong)
+    assert hub.asked == []
+    assert f"{hub.endpoint}/me/lean (private)" in run_both(capsys, *common, "--push-to", "me/lean")[1]
+    assert hub.repos["me/lean"]["files"]["model.onnx"] == (tmp_path / "exported/lean/model.onnx").read_bytes()

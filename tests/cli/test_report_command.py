@@ -26,10 +26,9 @@ def test_the_page_and_what_would_add_to_it_are_named(made, capfd):
 
 def test_json_is_all_that_is_printed(made, tmp_path, capfd):
     out, err = run_both(capfd, "report", made, "--out", tmp_path / "page.html", "--json")
-    found = json.loads(out)
+    found, page = json.loads(out), tmp_path / "page.html"
     assert err == ""
-    assert found["page"] == str(tmp_path / "page.html")
-    assert found["file_bytes"] == (tmp_path / "page.html").stat().st_size
+    assert (found["page"], found["file_bytes"]) == (str(page), page.stat().st_size)
     assert len(found["recommendations"]) == len(found["grounds"]) == 1
 
 

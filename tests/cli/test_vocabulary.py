@@ -1,12 +1,11 @@
 """`cut` and `export` with `--vocabulary-from`: the folder they leave, and what they say of it."""
 
-import json
-
 import numpy as np
 import pytest
 import torch
 
-from tests.support.commands import fails, run, run_both
+from tests.support.commands import fails, run, run_both, run_json
+from tests.support.files import write_table
 from tests.support.word_pieces import make_splitting, sentences
 from truncate_kit.core.results import FORMAT
 from truncate_kit.export.runtime import OnnxEncoder
@@ -20,14 +19,10 @@ TEXTS = list(dict.fromkeys(sentences(30, 1)))
 
 
 @pytest.fixture
-def model(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def model(tmp_path):
     (tmp_path / "texts.txt").write_text("\n".join(TEXTS) + "\n")
-    (tmp_path / "pairs.csv").write_text(
-        "sentence1,sentence2,score\n"
-        + "\n".join(f"{text},{TEXTS[3]},{n % 6}" for n, text in enumerate(TEXTS[:9]))
-        + "\n"
-    )
+    rows = [(text, TEXTS[3], n % 6) for n, text in enumerate(TEXTS[:9])]
+    write_table(tmp_path / "pairs.csv", ("sentence1", "sentence2", "score"), rows)
     return make_splitting("bert", tmp_path / "model")
 
 
@@ -51,16 +46,13 @@ def test_cut_keeps_the_vectors_of_the_texts_and_says_what_it_did(model, tmp_path
         assert f"{words.pieces} of {words.full_pieces} word pieces are kept" in text
         assert f"{100 * words.covered_pieces:.2f} %" in text
     assert f"{words.pieces} of {words.full_pieces} word pieces" in run(capsys, "status")
-    assert (
-        json.loads(run(capsys, "cut", model, "--vocabulary-from", "texts.txt", "--json"))
-        == {"format": FORMAT} | result.to_dict()
-    )
+    found = run_json(capsys, "cut", model, "--vocabulary-from", "texts.txt")
+    assert found == {"format": FORMAT} | result.to_dict()
 
 
 def test_export_traces_the_cut_model_beside_its_tokenizer(model, tmp_path, capsys):
     asked = ("--vocabulary-from", "texts.txt", "--layer", 1, "--data", "pairs.csv")
-    _, err = run_both(capsys, "export", model, "--onnx", *asked)
-    assert "word pieces are kept" in err
+    assert "word pieces are kept" in run_both(capsys, "export", model, "--onnx", *asked)[1]
     assert "word pieces" in run_both(capsys, "encode", "texts.txt", "--out", "vectors.npy")[1]
     expected = truncate(load_encoder(model), 1).vectors(TEXTS)
     torch.testing.assert_close(
@@ -76,14 +68,15 @@ def test_distill_drops_word_pieces_of_the_lean_model_alone(model, tmp_path, caps
     (tmp_path / "raw.txt").write_text("\n".join(lines))
     (tmp_path / "few.txt").write_text("\n".join(TEXTS[:12]))
     asked = ("--texts", "raw.txt", "--blocks", 1, "--queries", "texts.txt")
-    result = json.loads(run(capsys, "distill", model, *asked, "--vocabulary-from", "few.txt", "--json"))
+    result = run_json(capsys, "distill", model, *asked, "--vocabulary-from", "few.txt")
     whole, lean, full = (load_encoder(path) for path in (model, *(f"exported/{name}" for name in ("lean", "full"))))
     assert encoder_digest(full) == encoder_digest(whole)  # the teacher, and what lean is compared with
     words = result["vocabulary"]
     assert words["pieces"] == len(lean.tokenizer) < words["full_pieces"] == len(whole.tokenizer)
     assert words["model_bytes"] == 4 * lean.num_parameters
     assert result["candidates"][0]["megabytes"] == pytest.approx(4 * lean.num_parameters / 1e6)
-    assert f"{words['pieces']} of {words['full_pieces']} word pieces are kept" in result_card(tmp_path)
+    card = (tmp_path / "exported/lean/README.md").read_text()
+    assert f"{words['pieces']} of {words['full_pieces']} word pieces are kept" in card
     store = TextStore(tmp_path / "exported/distillation/texts")
     order = np.random.default_rng(0).permutation(len(store))[:82][41:]
     texts = dict(zip(sorted(order), store.read(order), strict=True))
@@ -94,17 +87,13 @@ def test_distill_drops_word_pieces_of_the_lean_model_alone(model, tmp_path, caps
     wanted = evaluator.agreement_of(unseen.vectors(some))
     (student,) = (one for one in result["candidates"] if one["blocks"] == result["chosen"])
     assert student["agreement"]["correlation"] == pytest.approx(wanted.correlation, abs=1e-3)
-    plain = json.loads(run(capsys, "distill", model, *asked, "--json"))  # has learned already
+    plain = run_json(capsys, "distill", model, *asked)  # has learned already
     (before,) = (one for one in plain["candidates"] if one["blocks"] == result["chosen"])
     assert (before["scores"], plain["vocabulary"]) == (student["scores"], None)
     assert result["all_words"] == before["agreement"]
     every = evaluator.agreement_of(load_encoder("exported/lean").vectors(some))  # with every piece
     assert before["agreement"]["correlation"] == pytest.approx(every.correlation, abs=1e-3)
     assert before["agreement"]["correlation"] > student["agreement"]["correlation"] + 1
-
-
-def result_card(folder):
-    return (folder / "exported/lean/README.md").read_text()
 
 
 def test_what_cannot_be_cut_is_said(model, tiny_folder, tmp_path, capsys):

@@ -182,10 +182,12 @@ def test_a_shell_learns_to_complete(tmp_path):
     assert COMPLETION in (ROOT / "docs/json.md").read_text(encoding="utf-8").splitlines()
     home = {"HOME": str(tmp_path), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
     subprocess.run(["bash", "-c", f"{COMPLETION}; exit"], env=home, check=True, capture_output=True)
-    lines = "source ~/.bashrc; COMP_WORDS=(truncate-kit dist); COMP_CWORD=1; _truncate_kit_completion truncate-kit"
-    lines += "; echo ${COMPREPLY[@]}"
+    lines = "source ~/.bashrc"
+    for typed in ("dist", "finetune --lay"):
+        lines += f"; COMP_WORDS=(truncate-kit {typed}); COMP_CWORD={len(typed.split())}"
+        lines += "; _truncate_kit_completion truncate-kit; echo ${COMPREPLY[@]}"
     found = subprocess.run(["bash", "-c", lines], env=home, check=True, capture_output=True, text=True)
-    assert found.stdout.split() == ["distill"]
+    assert found.stdout.split() == ["distill", "--layer"]
 
 
 def marked(wanted):

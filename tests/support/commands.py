@@ -44,6 +44,11 @@ def run_both(capture: Capture, *arguments: object) -> tuple[str, str]:
     return out, err
 
 
+def run_json(capture: Capture, *arguments: object) -> Any:
+    """What a command that succeeds prints with `--json`."""
+    return json.loads(run(capture, *arguments, "--json"))
+
+
 def check_json(command: str, text: str) -> None:
     """Raise `jsonschema.ValidationError` where a document is not as the schema of the package has it."""
     _validator(command).validate(json.loads(text))
@@ -64,12 +69,9 @@ def refused(capture: Capture, *arguments: object) -> str:
 
 def fails(capture: Capture, *arguments: object) -> str:
     """Message and hint of a command that fails, after checking that one line names the problem and one the hint."""
-    return "\n".join(_problem(capture, *arguments))
-
-
-def _problem(capture: Capture, *arguments: object) -> tuple[str, str]:
-    code, _, err = ended(capture, *arguments)
+    code, out, err = ended(capture, *arguments)
     assert code == 1, err
+    assert not re.search("[\x00-\x08\x1b\x7f-\x9f]", out + err)
     lines = err.strip().splitlines()
     assert [line for line in lines if line.startswith("Error: ")] == [lines[-2]], err
     assert lines[-1].startswith("Hint: ")
@@ -79,7 +81,7 @@ def _problem(capture: Capture, *arguments: object) -> tuple[str, str]:
     own = command_of(str(arguments[0])).params
     assert named <= {option for parameter in own for option in parameter.opts}, lines
     assert "`" not in lines[-1] or "`hf auth login`" in lines[-1], lines
-    return lines[-2], lines[-1]
+    return "\n".join(lines[-2:])
 
 
 def fails_on_a_full_disk(capsys: Capture, limit: int, *arguments: object) -> str:
@@ -87,7 +89,7 @@ def fails_on_a_full_disk(capsys: Capture, limit: int, *arguments: object) -> str
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
     try:
-        message, hint = _problem(capsys, *arguments)
+        message, hint = fails(capsys, *arguments).splitlines()
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert message.startswith("Error: Cannot write ")
