@@ -1,18 +1,14 @@
 """What a saved folder says of its model, and what follows from it for a comparison."""
 
-import json
 import shutil
 from dataclasses import replace
 
 import pytest
 
-from tests.support.commands import run, run_both
-from tests.support.files import pairs_file
 from tests.support.pairs import TEXTS, make_pairs
 from truncate_kit.bench.run import Subject, compare_training
 from truncate_kit.core.workspace import Origin, read_origin, was_trained
 from truncate_kit.data.pairs import PairSplits
-from truncate_kit.data.seen import seen_among
 from truncate_kit.data.triplets import raw_texts
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.methods.contrast.run import finetune_contrastive
@@ -104,19 +100,6 @@ def test_every_method_says_what_it_made(method, plain, compared, tmp_path):
         assert (
             compared(tmp_path / "out/lean", plain) == compared(tmp_path / "out/lean", tmp_path / "out/full") == "fair"
         )
-
-
-def test_a_search_of_combinations_says_which_layers_and_pairs(capfd, plain, tmp_path):
-    file = pairs_file(tmp_path / "pairs.csv", "score", (0, 1, 2, 3, 4, 5))
-    run(capfd, "combine", plain, "--data", file, "--dev-pairs", 20, "--splits", 2, "--workspace", tmp_path / "w")
-    found = read_origin(tmp_path / "w/combined")
-    assert (found.method, found.trained) == ("combine", False)
-    assert found.words.endswith(" combined")
-    assert json.loads((tmp_path / "w/combination/combination.json").read_text())["chosen"] == found.settings["layers"]
-    assert "layers" in found.words
-    _, err = run_both(capfd, "evaluate", tmp_path / "w/combined", "--data", file)
-    assert "were selected on some of these pairs" in " ".join(err.split())
-    assert seen_among(DATA.test, tmp_path / "w/combined") is None
 
 
 def test_what_says_nothing_of_itself_or_is_damaged(plain, tuned, tmp_path):

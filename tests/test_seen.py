@@ -196,8 +196,8 @@ def test_what_a_model_has_seen_goes_where_it_goes(sets, tiny_folder, tmp_path):
 
 def test_queries_that_chose_are_known_again(divided, tiny_folder, tmp_path):
     searched = read_retrieval(retrieval_folder(tmp_path / "search"), metric="mrr")
-    asked = replace(searched, queries=(*searched.queries, *(f"{text} 2" for text in searched.queries)),
-                    query_ids=searched.query_ids * 2, relevance=searched.relevance * 2)  # fmt: skip
+    twice = {"query_ids": searched.query_ids * 2, "relevance": searched.relevance * 2}
+    asked = replace(searched, queries=(*searched.queries, *(f"{text} 2" for text in searched.queries)), **twice)
     work = trained(tmp_path / "work", tiny_folder("bert"), divided, retrieval=asked)
     chose, elsewhere = {*choosing_queries(asked)}, replace(asked, name="a copy", queries=asked.queries[::-1])
     for model in (work.lean, work.full):

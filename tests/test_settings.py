@@ -2,12 +2,10 @@
 
 import json
 import math
-import time
 
 import numpy as np
 import pytest
 
-from tests.support.commands import fails
 from truncate_kit.analysis.result import AnalysisSettings
 from truncate_kit.bench.result import BenchSettings
 from truncate_kit.core.errors import UsageError
@@ -96,26 +94,6 @@ def test_a_study_refuses_the_same_values(tmp_path, training, task):
     file.write_text(STUDY.format(training=training, task=task))
     with pytest.raises(UsageError, match=r"study\.toml"):
         read_study(file)
-
-
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("finetune", "--epochs", HUGE),
-        ("encode", "--workers", 100_000),
-        ("evaluate", "--scale", "-1e308,1e308"),
-    ],
-    ids=lambda arguments: " ".join(map(str, arguments)),
-)
-def test_commands_refuse_them_at_once(capfd, tmp_path, arguments):
-    texts = tmp_path / "texts.txt"
-    texts.write_text("a cat\n")
-    command, *options = arguments
-    named = [texts, "--model", "mini-bert", "--out", tmp_path / "v.npy"] if command == "encode" else ["mini-bert"]
-    begin = time.process_time()
-    said = fails(capfd, command, *named, *options)
-    assert time.process_time() - begin < 20
-    assert options[0].strip("-").split("-")[0] in said or options[0] == "--scale"
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
 """BERT-LC's protocol over a folder of sets, and its published tables."""
 
 import pytest
+import torch
 from scipy import stats
 
 from benchmarks.combine import sets
 from benchmarks.records import Records, published
+from tests.support.files import graded_file
 from tests.support.pairs import sentence_pairs
 from truncate_kit.data.suites import find_sts
 from truncate_kit.methods.bert_lc.combine import divide
@@ -14,10 +16,9 @@ from truncate_kit.models.loading import load_encoder
 
 @pytest.fixture
 def folder(tmp_path):
-    lines = [f"{pair.first},{pair.second},{pair.target:g}" for pair in sentence_pairs(40)]
-    for name, rows in (("sts12/one", lines[:20]), ("sts12/two", lines[20:]), ("sts13/test", lines[:24])):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / f"{name}.csv").write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n")
+    pairs = sentence_pairs(40).pairs
+    for name, some in (("sts12/one", pairs[:20]), ("sts12/two", pairs[20:]), ("sts13/test", pairs[:24])):
+        graded_file(tmp_path / f"{name}.csv", some)
     return tmp_path
 
 
@@ -32,7 +33,7 @@ def test_all_sets_in_one_go_and_their_mean(tiny_folder, folder, tmp_path, monkey
     # Both subsets of STS12 are divided together; the last layer, by the encoder's own vectors.
     encoder, one = load_encoder(tiny_folder("bert")), find_sts(folder)[0]
     first, second = (encoder.vectors([getattr(pair, side) for pair in one.pairs]) for side in ("first", "second"))
-    cosines = (first * second).sum(1) / ((first**2).sum(1) * (second**2).sum(1)) ** 0.5
+    cosines = torch.cosine_similarity(first, second)
     tests = [divide(one, seed, 20)[1][0] for seed in range(5)]
     numbers, targets = [round(float(value), 6) for value in cosines], [pair.target for pair in one.pairs]
     scores = [100 * stats.spearmanr([numbers[p] for p in test], [targets[p] for p in test])[0] for test in tests]

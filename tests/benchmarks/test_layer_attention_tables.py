@@ -1,8 +1,6 @@
 """Tables 1 to 3 and the figures of layer-wise attention pooling run on a tiny model."""
 
-import csv
 import gzip
-import json
 import math
 from itertools import product
 
@@ -10,13 +8,16 @@ import pytest
 import torch
 from scipy import stats
 
-from benchmarks.common import named_model
+from benchmarks.common import named_model, read_rows
 from benchmarks.layer_attention import figures, retrieval, run
 from benchmarks.records import Records
+from tests.support.files import graded_file, write_table
 from tests.support.pairs import SENTENCES, make_pairs
 from tests.support.readme_commands import PAGES, commands
 from truncate_kit.data.triplets import TripletSet
 from truncate_kit.methods.contrast.settings import TABLE_2
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import truncate
 
 SMALL = ("--seeds", "1", "--epochs", "1", "--batch-size", "4")
 LABELS = ("entailment", "contradiction", "neutral")
@@ -27,17 +28,13 @@ def data(tmp_path_factory):
     """STS Benchmark, SICK with classes, STS12 and captions, each of a few made pairs."""
     folder = tmp_path_factory.mktemp("sets")
     for seed, split in enumerate(("train", "dev", "test")):
-        pairs = list(make_pairs(16, seed=seed))
-        lines = [f"{pair.first},{pair.second},{pair.target:.3f}" for pair in pairs]
-        labelled = [f"{line},{LABELS[place % 3]}" for place, line in enumerate(lines)]
-        for name, head, rows in (("stsb/en", "", lines), ("sick", ",label", labelled)):
-            (folder / name).mkdir(parents=True, exist_ok=True)
-            (folder / name / f"{split}.csv").write_text("\n".join([f"sentence1,sentence2,score{head}", *rows]))
-    (folder / "sts12").mkdir()
-    (folder / "sts12/test.csv").write_text((folder / "stsb/en/dev.csv").read_text())
+        pairs = make_pairs(16, seed=seed)
+        graded_file(folder / f"stsb/en/{split}.csv", pairs)
+        rows = [(one.first, one.second, round(one.target, 3), LABELS[place % 3]) for place, one in enumerate(pairs)]
+        write_table(folder / f"sick/{split}.csv", ("sentence1", "sentence2", "score", "label"), rows)
+    graded_file(folder / "sts12/test.csv", make_pairs(16, seed=1))
     (folder / "captions").mkdir()
-    with gzip.open(folder / "captions/sentences.en.txt.gz", "wt", encoding="utf-8") as file:
-        file.write("\n".join(SENTENCES[:12]))
+    (folder / "captions/sentences.en.txt.gz").write_bytes(gzip.compress("\n".join(SENTENCES[:12]).encode()))
     return folder
 
 
@@ -110,13 +107,12 @@ def test_the_commands_of_the_pages_ask_for_what_is_kept():
 
 
 def test_table_3_searches_with_both_ways_of_training(asked, tmp_path, capsys):
-    folder = tmp_path / "found"
-    (folder / "qrels").mkdir(parents=True)
-    documents = [json.dumps({"_id": f"d{place}", "text": text}) for place, text in enumerate(SENTENCES)]
-    (folder / "corpus.jsonl").write_text("\n".join(documents))
-    queries = [json.dumps({"_id": f"q{place}", "text": SENTENCES[5 * place]}) for place in range(6)]
-    (folder / "queries.jsonl").write_text("\n".join(queries))
-    (folder / "qrels/test.tsv").write_text("\n".join(f"q{place}\td{5 * place}\t1" for place in range(6)))
+    folder, asked_of = tmp_path / "found", range(0, 30, 5)
+    write_table(folder / "corpus.jsonl", ("_id", "text"), [(f"d{n}", text) for n, text in enumerate(SENTENCES)])
+    write_table(folder / "queries.jsonl", ("_id", "text"), [(f"q{n}", SENTENCES[n]) for n in asked_of])
+    write_table(
+        folder / "qrels/test.tsv", ("query-id", "corpus-id", "score"), [(f"q{n}", f"d{n}", 1) for n in asked_of]
+    )
     retrieval.main([*asked, *SMALL, "--retrieval", str(folder), "--check"])
     _, rows = table(capsys.readouterr().out, ["model", "collection"])
     assert ["BERT-base, published", "Quora", "cls", "63.48"] in [row[:4] for row in rows]
@@ -126,20 +122,15 @@ def test_table_3_searches_with_both_ways_of_training(asked, tmp_path, capsys):
 
 
 def test_the_figures_and_the_numbers_behind_them(asked, data, tmp_path, tiny_folder, monkeypatch, capsys, drawn):
-    from truncate_kit.models.loading import load_encoder
-    from truncate_kit.models.truncation import truncate
-
     monkeypatch.setattr(figures, "HERE", tmp_path)
     figures.main([*asked, "--epochs", "1"])
-    with (tmp_path / "figures/figures.csv").open() as file:
-        rows = list(csv.DictReader(file))
+    rows = read_rows(tmp_path / "figures/figures.csv")
     assert list(dict.fromkeys(row["figure"] for row in rows)) == ["1", "2", "3a", "3b", "abstract"]
     assert len(list((tmp_path / "figures").glob("*.png"))) == 3
     encoder = truncate(load_encoder(tiny_folder("bert"), pooling="cls"), 2)
-    with (data / "stsb/en/test.csv").open() as file:
-        pairs = list(csv.DictReader(file))
+    pairs = read_rows(data / "stsb/en/test.csv")
     first, second = (encoder.vectors([pair[side] for pair in pairs]) for side in ("sentence1", "sentence2"))
-    cosines = (first * second).sum(1) / (first.norm(dim=1) * second.norm(dim=1))
+    cosines = torch.cosine_similarity(first, second)
     scores = [float(pair["score"]) for pair in pairs]
     expected = 100 * stats.spearmanr([round(float(cosine), 6) for cosine in cosines], scores)[0]
     (found,) = [float(row["value"]) for row in rows if (row["figure"], row["what"], row["place"]) == ("1", "CLS", "2")]

@@ -1,6 +1,5 @@
 """Every row on the page of lean models was measured."""
 
-import csv
 from collections import defaultdict
 from decimal import ROUND_HALF_UP, Decimal
 from pathlib import Path
@@ -8,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.common import read_rows
 from benchmarks.lean.texts import mixed, without
 
 LEAN = Path(__file__).resolve().parents[2] / "benchmarks/lean"
@@ -19,8 +19,7 @@ def rounded(number, unit):
 
 
 def measured(name):
-    with (LEAN / f"{name}.csv").open(encoding="utf-8", newline="") as file:
-        return [row | {"blocks": row.get("blocks", "").replace(" ", ", ")} for row in csv.DictReader(file)]
+    return [row | {"blocks": row.get("blocks", "").replace(" ", ", ")} for row in read_rows(LEAN / f"{name}.csv")]
 
 
 def shown(heading):

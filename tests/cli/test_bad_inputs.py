@@ -58,6 +58,8 @@ finetune m --data good.csv --objective entailment | no column has a known name f
 finetune m --data good.csv --max-length 4000 | 4000
 finetune m --data good.csv --columns ,, | three different columns
 finetune m --data good.csv --scale nan,nan | nan,nan is not a scale
+finetune m --data good.csv --epochs 1000000000000000000000000000000 | --epochs
+evaluate m --data good.csv --scale -1e308,1e308 | scale
 finetune m --data good.csv --scale five | 'five'
 finetune m --data good.csv --learning-rate nan | --learning-rate nan is out of range
 finetune m --data good.csv --layer 9999999999999999999999 | Layer 9999999999999999999999 does not exist
@@ -114,6 +116,11 @@ combine m --data good.csv --split dev | has no split 'dev'
 combine m --data five.csv | 5 pairs: too few
 analyze m --data good.csv --max-texts 0 | --max-texts 0 is out of range
 analyze m --texts . | is a folder, a pipe or a device
+cut m | No layer, blocks or vocabulary
+cut m --vocabulary-from gone.txt | gone.txt
+cut m --vocabulary-from raw.txt | WordLevel
+distill m --texts raw.txt --vocabulary-from raw.txt | WordLevel
+export m --onnx --vocabulary-from blank.txt | blank.txt is empty
 cut m --blocks 2,1 | not in rising order
 cut \x1b[31mred --layer 1 | There is no folder '\\x1b[31mred'
 cut . --layer 1 | has no config.json
@@ -131,6 +138,8 @@ evaluate m --data nan.csv | line 6
 evaluate m --data few.csv | three pairs
 evaluate m --data same.csv | two different scores
 evaluate onnx --data good.csv --runtime onnx | model.onnx
+evaluate m --data good.csv --split dev | good.csv has no split 'dev'
+evaluate m --data good.csv --split validate | no split 'validate'
 evaluate m --data good.csv --runtime onnx | model.onnx
 evaluate m --data search --split dev | no dev.tsv
 evaluate m --data words --columns a,b,c | there is no column 'a'
@@ -148,6 +157,7 @@ evaluate m --mteb STS12 --data good.csv | --data works only with your own data
 evaluate m --mteb STS12 --split dev | --split works only with your own pairs or queries
 encode raw.txt --model m --column body | no column 'body'
 encode gap.txt --model m | line 2: the line is empty
+encode raw.txt --model m --workers 100000 | --workers
 encode raw.txt --model m --dimensions 17 | have 16
 encode raw.txt --model m --out vectors.csv | does not end in .npy
 encode raw.txt --model m --out taken.npy | already exists

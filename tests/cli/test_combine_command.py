@@ -8,8 +8,10 @@ from sentence_transformers import SentenceTransformer
 
 from tests.support.commands import fails, run, run_both, run_json
 from tests.support.files import graded_file
-from tests.support.pairs import sentence_pairs
+from tests.support.pairs import make_pairs, sentence_pairs
+from truncate_kit.core.workspace import read_origin
 from truncate_kit.data.pairs import load_pairs
+from truncate_kit.data.seen import seen_among
 from truncate_kit.methods.bert_lc.combine import combined_encoder, divide
 from truncate_kit.methods.bert_lc.settings import CombinationReport
 from truncate_kit.models.loading import load_encoder
@@ -37,6 +39,10 @@ def test_the_winner_is_saved_and_scored(tiny_folder, pairs_file, tmp_path, capsy
     expected = torch.stack([states[layer].mean(dim=1) for layer in report.chosen]).mean(dim=0)
     found = SentenceTransformer(str(out / "combined"), device="cpu").encode(["a red dog"])
     torch.testing.assert_close(torch.as_tensor(found), expected, atol=1e-5, rtol=1e-4)
+    origin = read_origin(out / "combined")
+    assert (origin.method, origin.trained, origin.settings["layers"]) == ("combine", False, [*report.chosen])
+    assert origin.words.endswith(" combined")
+    assert seen_among(make_pairs(9), out / "combined") is None
     _, said = run_both(capsys, "evaluate", out / "combined", "--data", pairs_file, "--workspace", out)
     assert "were selected on some of these pairs" in " ".join(said.split())
 

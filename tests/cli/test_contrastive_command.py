@@ -33,14 +33,9 @@ def test_trained_shown_scored_exported_and_encoded(tiny_folder, files, tmp_path,
     for name in ("sweep.json", "curve.png"):  # of a model that is no longer there
         (out / name).write_text("{}")
     (tmp_path / "show.txt").write_text("a red dog\nthe $x_1$ tree & <b>\n")
-    shown = run(
-        capsys,
-        "contrast",
-        tiny_folder("bert"),
-        *("--objective", "hard-negatives", "--pooling", "layer-attention", "--triplets", files / "triplets.csv"),
-        *("--layer", "1", "--chunk-size", "4", "--sentences", tmp_path / "show.txt"),
-        *options(files, out),
-    )
+    asked = ("--objective", "hard-negatives", "--pooling", "layer-attention", "--triplets", files / "triplets.csv")
+    more = ("--layer", "1", "--chunk-size", "4", "--sentences", tmp_path / "show.txt", *options(files, out))
+    shown = run(capsys, "contrast", tiny_folder("bert"), *asked, *more)
     result, lean = ContrastiveResult.read(out / "contrastive.json"), load_encoder(out / "lean")
     assert f"{result.test:.2f}" in shown
     assert "trust_remote_code=True" in shown

@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 
 from tests.support.commands import fails, run, run_both, run_json, scored
+from tests.support.files import write_table
 from truncate_kit.models.loading import load_encoder
 
-PAIRS = "sentence1,sentence2,score\n" + "".join(
-    f"{'the cat ' * (n % 5 + 1)}{n},a {'red dog ' * (n % 3)}{n % 4},{n % 6}\n" for n in range(40)
-)
+PAIRS = [(f"{'the cat ' * (n % 5 + 1)}{n}", f"a {'red dog ' * (n % 3)}{n % 4}", n % 6) for n in range(40)]
 
 
 @pytest.fixture
@@ -60,20 +59,15 @@ def test_what_is_wrong_with_standard_input_names_no_file(workspace, capsys, monk
 
 
 def test_evaluate_scores_vectors_as_they_would_be_stored(workspace, capsys):
-    (workspace / "pairs.csv").write_text(PAIRS)
+    write_table(workspace / "pairs.csv", ("sentence1", "sentence2", "score"), PAIRS)
     arguments = ("evaluate", "--data", "pairs.csv", "--scale", "0,5")
-    found = {
-        name: scored(run(capsys, *arguments, *options, "--json"))
-        for name, options in {
-            "whole": (),
-            "int8": ("--vectors", "int8"),
-            "binary": ("--vectors", "binary", "--dimensions", "9"),
-        }.items()
-    }
-    assert [score["bytes per vector"] for score in found.values()] == [64, 16, 2]
-    assert [score["dimensions"] for score in found.values()] == [16, 16, 9]
-    assert found["int8"]["Pearson"] == pytest.approx(found["whole"]["Pearson"], abs=1)
-    assert found["binary"]["Pearson"] != pytest.approx(found["whole"]["Pearson"], abs=0.01)
+    stored = ((), ("--vectors", "int8"), ("--vectors", "binary", "--dimensions", "9"))
+    found = [scored(run(capsys, *arguments, *options, "--json")) for options in stored]
+    assert [score["bytes per vector"] for score in found] == [64, 16, 2]
+    assert [score["dimensions"] for score in found] == [16, 16, 9]
+    whole, int8, binary = (score["Pearson"] for score in found)
+    assert int8 == pytest.approx(whole, abs=1)
+    assert binary != pytest.approx(whole, abs=0.01)
     assert "'float8'" in fails(capsys, *arguments, "--vectors", "float8")
     assert "bytes per vector" in " ".join(run(capsys, *arguments, "--vectors", "int8").split())
 

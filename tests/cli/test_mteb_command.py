@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.support.commands import fails, run, run_both, run_json
+from tests.support.commands import run, run_both, run_json
 from tests.support.files import kept_in
 from tests.support.mteb_tasks import mteb_package, sts_task
 from tests.support.pairs import make_pairs
@@ -61,11 +61,3 @@ def test_before_and_after(capsys, fed, tiny_folder, tmp_path):
     assert kept_in(place) | {"format": FORMAT} == found
     view = view_of(suite_reports(Workspace(place.parent))[place])  # for the page
     assert view.tables[0].columns[-1] == "lean less full"
-
-
-def test_what_is_refused(capsys, tiny_folder, tmp_path):
-    mteb_package()
-    start = ("evaluate", tiny_folder("bert"))
-    assert "MTEB task 'STS012' not found" in fails(capsys, *start, *named("STS012"))
-    assert "data of the MTEB task STS12 cannot be loaded" in fails(capsys, *start, *named("STS12"))
-    assert not (tmp_path / "exported").exists()

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.support.commands import fails, run, run_both
+from tests.support.commands import run, run_both
 from tests.support.made_results import write_run
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
@@ -39,12 +39,3 @@ def test_it_opens_in_the_browser_that_the_system_names(made, tmp_path, capfd, mo
     monkeypatch.setenv("BROWSER", f"{program} %s")
     run(capfd, "report", made, "--open")
     assert (tmp_path / "opened").read_text().strip() == (made / "report.html").as_uri()
-
-
-@pytest.mark.parametrize("name", ["lean/model.safetensors", "pairs.csv", "page"])
-def test_a_page_takes_the_place_of_no_other_kind_of_file(made, tmp_path, capfd, name):
-    out = tmp_path / name
-    out.parent.mkdir(exist_ok=True)
-    out.write_text("mine")
-    assert "does not end in .html" in fails(capfd, "report", made, "--out", out)
-    assert out.read_text() == "mine"

@@ -94,14 +94,3 @@ def test_distill_drops_word_pieces_of_the_lean_model_alone(model, tmp_path, caps
     every = evaluator.agreement_of(load_encoder("exported/lean").vectors(some))  # with every piece
     assert before["agreement"]["correlation"] == pytest.approx(every.correlation, abs=1e-3)
     assert before["agreement"]["correlation"] > student["agreement"]["correlation"] + 1
-
-
-def test_what_cannot_be_cut_is_said(model, tiny_folder, tmp_path, capsys):
-    (tmp_path / "empty.txt").write_text("\n")
-    assert "No layer, blocks or vocabulary" in fails(capsys, "cut", model)
-    assert "gone.txt" in fails(capsys, "cut", model, "--vocabulary-from", "gone.txt")
-    assert "empty.txt is empty" in fails(capsys, "export", model, "--onnx", "--vocabulary-from", "empty.txt")
-    assert "WordLevel" in fails(capsys, "cut", tiny_folder("bert"), "--vocabulary-from", "texts.txt")
-    asked = ("distill", tiny_folder("bert"), "--texts", "texts.txt", "--vocabulary-from", "texts.txt")
-    assert "WordLevel" in fails(capsys, *asked)
-    assert not (tmp_path / "exported").exists()

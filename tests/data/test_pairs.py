@@ -7,8 +7,8 @@ import pytest
 
 from tests.support.files import write_table
 from truncate_kit.core.errors import DataError, UsageError
-from truncate_kit.data.pairs import TextPair, complete_splits, load_pairs, read_pairs
-from truncate_kit.report.view import data_sentences
+from truncate_kit.data.pairs import PairSet, PairSplits, TextPair, complete_splits, load_pairs, read_pairs
+from truncate_kit.report.view import data_sentences, overlap_warning
 
 ROWS = [
     ("A cat sleeps.", 'It says "meow", loudly.', 2.5),
@@ -132,17 +132,27 @@ def test_fingerprint_follows_content_and_scale_only(tmp_path):
     assert len({one.fingerprint(), *(other.fingerprint() for other in others)}) == 4
 
 
+# Set, sizes, scale; test pairs also in train in the same and in either order; test sentences in train, and of how many:
+# the table that comes with the evaluation data.
 @pytest.mark.parametrize(
-    ("name", "sizes", "scale"),
+    ("name", "sizes", "scale", "pairs", "sentences"),
     [
-        ("stsb/en", [5749, 1500, 1379], (0, 5)),
-        ("korsts", [5749, 1500, 1379], (0, 5)),
-        ("sick", [4500, 500, 4927], (1, 5)),
-        ("mrpc", [3576, 500, 1725], (0, 1)),
+        ("stsb/en", [5749, 1500, 1379], (0, 5), (7, 12), (257, 2552)),
+        ("stsb/de", [5749, 1500, 1379], (0, 5), (10, 16), (272, 2513)),
+        ("korsts", [5749, 1500, 1379], (0, 5), None, None),
+        ("sick", [4500, 500, 4927], (1, 5), (49, 73), (3743, 5007)),
+        ("mrpc", [3576, 500, 1725], (0, 1), (0, 0), (240, 3393)),
     ],
 )
-def test_published_sets_keep_every_row(shared_data, name, sizes, scale):
+def test_published_sets_keep_every_row(shared_data, name, sizes, scale, pairs, sentences):
     splits = load_pairs(shared_data / name)
+    if pairs:
+        overlap, warning = splits.overlap, data_sentences(splits)[-1]
+        assert overlap.train_test == pairs
+        assert (overlap.test_sentences_in_train, overlap.test_sentences) == sentences
+        assert warning == overlap_warning(overlap)
+        assert f"{pairs[1]} test pairs ({pairs[0]} in the same order)" in warning
+        assert "{:,} of the {:,} distinct test sentences".format(*sentences) in warning
     assert [len(split) for _, split in splits.items()] == sizes
     assert {split.scale for _, split in splits.items()} == {scale}
     assert f"(inferred from {sum(sizes):,} values)" in data_sentences(splits)[1]
@@ -152,6 +162,28 @@ def test_published_sets_keep_every_row(shared_data, name, sizes, scale):
     assert [(p.first, p.second, p.target) for p in splits.test] == [
         (row["sentence1"], row["sentence2"], float(row[score])) for row in rows
     ]
+
+
+def test_scores_that_look_like_classes_are_pointed_out():
+    def said(*scores: float) -> bool:
+        pairs = tuple(TextPair(f"a{place}", "b", score) for place, score in enumerate(scores))
+        splits = PairSplits(name="x", train=PairSet(name="x", pairs=pairs, scale=(0, 1), scale_source="given"))
+        return any("`objective=paraphrase`" in sentence for sentence in data_sentences(splits))
+
+    assert (said(0, 1, 1), said(0, 0.5, 1), said(1, 1)) == (True, False, False)
+
+
+def test_the_bundled_pairs_are_spread_evenly_and_none_occurs_twice():
+    bundled = load_pairs("bundled")
+    assert [(name, len(split)) for name, split in bundled.items()] == [("train", 2500), ("dev", 500), ("test", 500)]
+    texts = [text for _, split in bundled.items() for pair in split for text in (pair.first, pair.second)]
+    assert len(texts) == len(set(texts)) == 2 * 3500
+    assert bundled.overlap.test_sentences_in_train == 0
+    assert data_sentences(bundled)[1:] == ["Scores run from 0 to 5 (known for this set)."]
+    for _, split in bundled.items():
+        bands = [min(int(2 * score), 9) for score in split.scores()]
+        assert {bands.count(band) for band in range(10)} == {len(split) // 10}
+        assert len(set(split.scores())) > 35
 
 
 def test_importing_the_package_and_reading_csv_need_no_heavy_library(tmp_path):

@@ -28,7 +28,7 @@ KINDS = {
     "deberta": 1,
     "deberta-v3": 1,
     "modernbert": 2,
-    "gpt2": 2,
+    "gpt2": 1,
     "llama": 1,
     "embeddinggemma": 2,
 }
@@ -53,7 +53,7 @@ def test_float16_stays_close_and_says_what_is_wide(name, layer, tiny_folder, tmp
 
 @pytest.mark.parametrize(
     ("name", "layer", "pooling"),
-    [("gte", 1, "cls"), ("xlm-roberta", 1, "last"), ("distilbert", 3, "max"), ("qwen3", 1, "last")],
+    [("gte", 1, "cls"), ("xlm-roberta", 1, "last"), ("distilbert", 1, "max"), ("qwen3", 1, "last")],
 )
 def test_every_pooling_is_exported_and_what_follows_it_is_wide(name, layer, pooling, tiny_folder, tmp_path):
     encoder = truncate(load_encoder(tiny_folder(name), pooling=pooling), layer)

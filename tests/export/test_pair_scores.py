@@ -72,12 +72,8 @@ def test_int8_is_searched_by_the_score_of_the_heads(exported, tmp_path):
 
 @pytest.mark.parametrize(("precision", "target", "limit"), [("fp16", "cuda", 2e-2), ("int8", "cpu", 1)])
 def test_scores_in_fewer_bits_are_checked_and_their_difference_is_kept(precision, target, limit, tiny_folder, tmp_path):
-    report = export_onnx(
-        with_heads(tiny_folder("bert"), 2),
-        tmp_path / "out",
-        ExportSettings(precision=precision, target=target, budget=200),
-        search_pairs=GRADED,
-    )
+    settings = ExportSettings(precision=precision, target=target, budget=200)
+    report = export_onnx(with_heads(tiny_folder("bert"), 2), tmp_path / "out", settings, search_pairs=GRADED)
     found = {name: value for name, value in report.checks.items() if name.startswith("score of")}
     assert set(found) == {"score of 1 pair", "score of 8 pairs"}
     assert 1e-5 < max(found.values()) < limit  # fp32 has less

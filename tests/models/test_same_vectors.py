@@ -78,15 +78,6 @@ def differs(folder: Path) -> bool:
     return found.shape != theirs.shape or not np.allclose(found, theirs, atol=1e-5)
 
 
-def changed(pipeline: Path, folder: Path, file: str, values: dict) -> Path:
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(pipeline, folder)
-    path = folder / file
-    path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | values))
-    return folder
-
-
 def test_the_folder_itself_is_read_and_equal(pipeline):
     assert load_encoder(pipeline).encode(TEXTS).shape == (3, 16)
     assert not differs(pipeline)
@@ -98,7 +89,14 @@ def test_every_field_of_a_file(pipeline, file, tmp_path):
     # Not tested: false as a length, which sentence-transformers reads as 0.
     cases = [values for values in cases if values.keys().isdisjoint(LENGTHS) or 0 not in values.values()]
     cases += [values for other, values in SPECIAL if other == file]
-    assert [values for values in cases if differs(changed(pipeline, tmp_path / "model", file, values))] == []
+    folder = shutil.copytree(pipeline, tmp_path / "model")
+    (folder / file).parent.mkdir(exist_ok=True)
+    known = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
+    wrong = []
+    for values in cases:
+        (folder / file).write_text(json.dumps(known | values))
+        wrong += [values] if differs(folder) else []
+    assert wrong == []
 
 
 def test_token_types_of_a_template(tmp_path):

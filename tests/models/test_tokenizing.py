@@ -57,9 +57,8 @@ def test_shared_cases(case, tmp_path):
 def more_rules(values: dict, _: Path) -> None:
     """Add a normaliser and a split by digits."""
     added = {"type": "NFKC"}, {"type": "Digits", "individual_digits": True}
-    for part, members, one in zip(
-        ("normalizer", "pre_tokenizer"), ("normalizers", "pretokenizers"), added, strict=True
-    ):
+    parts = ("normalizer", "normalizers"), ("pre_tokenizer", "pretokenizers")
+    for (part, members), one in zip(parts, added, strict=True):
         values[part] = {"type": "Sequence", members: [one, *([values[part]] if values[part] else [])]}
 
 
@@ -124,22 +123,15 @@ def test_folders_with_a_sentencepiece_model_alone(name, tmp_path):
     file, model, moved, unknown, first, last = PIECES[name]
     folder, written = tmp_path / "model", io.BytesIO()
     texts = [*TEXTS[:-4], "ﬁne\u00a0ﬂow  1,234 ½ ☃", "CAPS  naïve", " a", ""]
-    spm.SentencePieceTrainer.train(
-        sentence_iterator=iter([*sentences(400, 0), *texts]), model_writer=written, minloglevel=2, **model
-    )
+    learned = iter([*sentences(400, 0), *texts])
+    spm.SentencePieceTrainer.train(sentence_iterator=learned, model_writer=written, minloglevel=2, **model)
     backbone = AutoModel.from_config(type(config := TINY_CONFIGS[name])(**config.to_dict() | {"vocab_size": 500}))
     backbone.save_pretrained(folder)
     (folder / file).write_bytes(written.getvalue())
     peer, encoder = spm.SentencePieceProcessor(model_proto=written.getvalue()), load_encoder(folder, max_length=36)
     plain = without_accents if name == "albert" else str
-    expected = [
-        [
-            first,
-            *(unknown if peer.is_unknown(one) else one + moved for one in peer.encode(plain(text))),
-            *[last] * (last > 0),
-        ]
-        for text in texts
-    ]
+    ids = [[unknown if peer.is_unknown(one) else one + moved for one in peer.encode(plain(text))] for text in texts]
+    expected = [[first, *row, *[last] * (last > 0)] for row in ids]
     cut = [[*row[: 36 - (last > 0)], *row[len(row) - (last > 0) :]] if len(row) > 36 else row for row in expected]
     assert encoder.token_ids(texts) == cut
     saved = save_encoder(encoder, tmp_path / "saved")

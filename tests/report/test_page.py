@@ -202,8 +202,11 @@ def test_nothing_there_is_one_sentence_and_a_hint(tmp_path):
         write_page(tmp_path)
     with pytest.raises(UsageError, match="There is no folder"):
         write_page(tmp_path / "none")
-    with pytest.raises(UsageError, match=r"does not end in \.html"):
-        write_page(tmp_path, out=tmp_path / "model.json")
+    for name in ("model.safetensors", "pairs.csv", "page"):
+        (tmp_path / name).write_text("mine")
+        with pytest.raises(UsageError, match=r"does not end in \.html"):
+            write_page(tmp_path, out=tmp_path / name)
+        assert (tmp_path / name).read_text() == "mine"
 
 
 def test_benches_of_other_weights_and_damaged_ones_are_left_out(lean, tmp_path):
@@ -237,12 +240,8 @@ def test_nothing_is_fetched_and_one_script_runs(lean, looked_at, tmp_path, drawn
 
 def test_strings_from_data_are_text_wherever_they_stand(lean, looked_at, tmp_path, drawn):
     bench = bench_of(a_quality(1, 3))
-    bench = replace(
-        bench,
-        processor=EVIL,
-        notes=(EVIL,),
-        contestants=tuple(replace(row, absent=row.absent and EVIL) for row in bench.contestants),
-    )
+    contestants = tuple(replace(row, absent=row.absent and EVIL) for row in bench.contestants)
+    bench = replace(bench, processor=EVIL, notes=(EVIL,), contestants=contestants)
     sweep = replace(a_sweep(), model=EVIL, data=EVIL, choice=EVIL, metric=f"{EVIL} $\\frac{{$")
     graph = replace(an_export(), scored_on=EVIL)
     seen = replace(looked_at, model=EVIL, reference=EVIL)
@@ -272,13 +271,7 @@ def test_two_runs_stand_side_by_side_and_what_differs_is_named(lean, tmp_path):
     assert found.page == str(first / "comparison.html")
     assert len(found.recommendations) == 2
     page = page_of(first, second)
-    for said in (
-        "different pairs",
-        "different machines",
-        "different sizes",
-        "A: lean against full",
-        "B: lean against full",
-    ):
+    for said in ("different pairs", "different machines", "different sizes", "A: lean against", "B: lean against"):
         assert said in page.text
     assert len(page.of("svg")) == 2
     alike = page_of(first, write_run(tmp_path / "c", lean, bench=bench_of(a_quality(1, 3)))).text

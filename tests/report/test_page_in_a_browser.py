@@ -1,7 +1,7 @@
 """The page in a real Chromium: it draws, sorts, copies, prints, asks for nothing, and reads well without eyes."""
 
-import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,8 +28,6 @@ def browser(tmp_path_factory):
 @pytest.fixture(scope="module")
 def made(tiny_folder, tmp_path_factory):
     """The page of a run that has everything."""
-    from dataclasses import replace
-
     folder = tmp_path_factory.mktemp("pages")
     encoder, other = load_encoder(tiny_folder("bert")), load_encoder(tiny_folder("electra"))
     save_encoder(encoder, folder / "lean")
@@ -38,6 +36,11 @@ def made(tiny_folder, tmp_path_factory):
     bench = replace(a_bench(), quality=a_quality(1, 3), notes=notes)
     with drawing():
         return Path(write_page(write_run(folder / "run", folder / "lean", profile=seen, bench=bench)).page)
+
+
+@pytest.fixture
+def tab(browser, made):
+    return Tab(browser).open(made)
 
 
 @pytest.fixture(params=["made", "demo"])
@@ -53,33 +56,25 @@ def page(request):
 def test_it_opens_without_a_word_to_console_or_network_and_passes_axe(browser, page, scheme, width):
     tab = Tab(browser, width=width, scheme=scheme).open(page)
     assert "broken" not in tab.evaluate("document.title")
-    for chart in json.loads(tab.evaluate("JSON.stringify([...document.querySelectorAll('svg')].map(svg => ["
-                                         "svg.getBoundingClientRect().height, svg.querySelectorAll('path, use').length,"
-                                         "svg.getAttribute('aria-label').length]))")):  # fmt: skip
-        assert chart[0] > 150
-        assert chart[1] > 10
-        assert chart[2] > 10
+    sizes = "[svg.getBoundingClientRect().height, svg.querySelectorAll('path, use').length, svg.ariaLabel.length]"
+    for height, parts, label in tab.evaluate(f"[...document.querySelectorAll('svg')].map(svg => {sizes})"):
+        assert min(height / 15, parts, label) > 10
     for details in ("true", "false"):
         tab.evaluate(f"document.querySelectorAll('details').forEach(one => one.open = {details})")
     assert tab.problems == []
     tab.evaluate(AXE.read_text(encoding="utf-8") + ";0")
     tab.evaluate("document.querySelectorAll('details').forEach(one => one.open = true)")
-    found = json.loads(tab.evaluate("axe.run(document).then(found => JSON.stringify(found.violations))"))
+    found = tab.evaluate("axe.run(document).then(found => found.violations)")
     assert [(row["id"], row["impact"], row["nodes"][0]["html"][:200]) for row in found] == []
 
 
 def column(tab, place):
     """The cells of a column of the first table, from above."""
-    return json.loads(
-        tab.evaluate(
-            "JSON.stringify([...document.querySelector('#speed table').tBodies[0].rows]"
-            f".map(row => row.cells[{place}].textContent))"
-        )
-    )
+    rows = "[...document.querySelector('#speed table').tBodies[0].rows]"
+    return tab.evaluate(f"{rows}.map(row => row.cells[{place}].textContent)")
 
 
-def test_a_heading_sorts_by_number_both_ways_by_mouse_and_keyboard(browser, made):
-    tab = Tab(browser).open(made)
+def test_a_heading_sorts_by_number_both_ways_by_mouse_and_keyboard(tab):
     heading = "document.querySelectorAll('#speed thead button')[3]"
     before = column(tab, 3)
     value = {cell: float(cell.replace(",", "")) for cell in before if cell != "–"}
@@ -99,8 +94,7 @@ def test_a_heading_sorts_by_number_both_ways_by_mouse_and_keyboard(browser, made
     assert tab.evaluate(state) == "descending"
 
 
-def test_lines_are_copied_as_they_are(browser, made):
-    tab = Tab(browser).open(made)
+def test_lines_are_copied_as_they_are(browser, tab):
     browser.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
     tab.call("Emulation.setFocusEmulationEnabled", enabled=True)
     button = "document.querySelector('#loading .copy')"
@@ -112,39 +106,34 @@ def test_lines_are_copied_as_they_are(browser, made):
     assert copied.startswith("truncate-kit encode texts.txt --model ")
 
 
-def test_a_browser_without_a_clipboard_selects_the_lines(browser, made):
-    tab = Tab(browser).open(made)
+def test_a_browser_without_a_clipboard_selects_the_lines(tab):
     tab.evaluate("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
     tab.evaluate("document.querySelector('#loading .copy').click()")
     assert tab.evaluate("getSelection().toString()").startswith("truncate-kit encode texts.txt")
 
 
-def test_the_first_tab_skips_to_the_results(browser, made):
-    tab = Tab(browser).open(made)
+def test_the_first_tab_skips_to_the_results(tab):
     tab.press("Tab", 9)
     assert tab.evaluate("document.activeElement.getAttribute('href')") == "#main"
     assert tab.evaluate("document.activeElement.getBoundingClientRect().left") >= 0
 
 
-def test_the_theme_can_be_changed_and_is_the_readers_at_first(browser, made):
+def test_the_theme_can_be_changed_and_is_the_readers_at_first(browser, made, tab):
     paper = "getComputedStyle(document.body).backgroundColor"
-    light = Tab(browser).open(made)
+    assert tab.evaluate(paper) == "rgb(255, 255, 255)"
     dark = Tab(browser, scheme="dark").open(made)
-    assert light.evaluate(paper) == "rgb(255, 255, 255)"
     assert dark.evaluate(paper) != "rgb(255, 255, 255)"
     dark.evaluate("document.getElementById('theme').click()")
     assert dark.evaluate(paper) == "rgb(255, 255, 255)"
     ink = "getComputedStyle(document.querySelector('svg text')).fill"
-    light.evaluate("document.getElementById('theme').click()")
-    assert light.evaluate(ink) != "rgb(0, 0, 0)"  # charts follow
+    tab.evaluate("document.getElementById('theme').click()")
+    assert tab.evaluate(ink) != "rgb(0, 0, 0)"  # charts follow
 
 
 def test_a_phone_needs_no_scrolling_to_the_side(browser, page):
     tab = Tab(browser, width=390, height=844).open(page)
     assert tab.evaluate("document.documentElement.scrollWidth") <= 390
-    smallest = tab.evaluate("Math.min(...[...document.querySelectorAll('figure svg')].map(svg => "
-                            "svg.getBoundingClientRect().width))")  # fmt: skip
-    assert smallest > 300
+    assert tab.evaluate("[...document.querySelectorAll('figure svg')].every(svg => svg.clientWidth > 300)")
     # Lean against full is read without a swipe, and no word of it is broken or runs into the next cell.
     assert tab.evaluate("getComputedStyle(document.querySelector('#against table')).display") == "block"
     assert tab.evaluate("document.querySelector('#against table').role") == "table"  # which blocks do not have

@@ -40,9 +40,7 @@ def models(tiny_folder):
     return load_encoder(tiny_folder("bert")), load_encoder(tiny_folder("electra"))
 
 
-def with_drop(found, layer):
-    drop = DropPrediction(from_layer=layer, confidence=0.7, sentence="It falls.", signs={})
-    return replace(found, drop=drop)
+DROP = DropPrediction(from_layer=2, confidence=0.7, sentence="It falls.", signs={})
 
 
 def test_a_table_leaves_out_empty_columns_and_writes_markdown():
@@ -63,7 +61,7 @@ def test_a_table_leaves_out_empty_columns_and_writes_markdown():
 def test_each_layer_of_an_analysis_has_its_numbers(models):
     encoder, other = models
     pairs = [TextPair(*texts, float(row % 6)) for row, texts in enumerate(zip(TEXTS[::2], TEXTS[1::2], strict=True))]
-    found = with_drop(profile(encoder, TEXTS, reference=other, pairs=pairs), 2)
+    found = replace(profile(encoder, TEXTS, reference=other, pairs=pairs), drop=DROP)
     view = view_of(found)
     layers, matrix = view.tables
     assert layers.columns == [
@@ -90,7 +88,7 @@ def test_an_analysis_shows_only_what_was_measured_and_maps_layers(models):
     mapped = view_of(profile(encoder, TEXTS, reference=truncate(other, 1)))
     assert mapped.tables[0].columns[3] == "reference layer"
     assert [row[3] for row in mapped.tables[0].rows] == ["0", "0", "1", "1"]
-    kept = view_of(with_drop(profile(encoder, TEXTS, settings=AnalysisSettings(blocks=(2, 3))), 2))
+    kept = view_of(replace(profile(encoder, TEXTS, settings=AnalysisSettings(blocks=(2, 3))), drop=DROP))
     assert [row[0] for row in kept.tables[0].rows] == ["0", "1 (block 2)", "2 (block 3, drop)"]
     assert kept.plots[0].ticks == {0: "0", 1: "2", 2: "3"}
 
@@ -125,23 +123,16 @@ def test_numbers_of_blocks_and_graphs():
     view = view_of(made)
     best, sizes, rules, every = view.tables
     assert (best.detail, sizes.detail, rules.detail, every.detail) == (False, True, True, True)
-    at = sizes.columns.index("speed"), sizes.columns.index("texts/s")
-    assert [tuple(row[place] for place in at) for row in sizes.rows] == [
-        ("4.00 ×", "400"), ("2.00 ×", "200"), ("1.33 ×", "133"), ("1.00 ×", "100"),
-    ]  # fmt: skip
+    speeds = [(row[sizes.columns.index("speed")], row[sizes.columns.index("texts/s")]) for row in sizes.rows]
+    assert speeds == [("4.00 ×", "400"), ("2.00 ×", "200"), ("1.33 ×", "133"), ("1.00 ×", "100")]
     assert sizes.rows[sizes.marked][sizes.columns.index("result")] == "chosen"
     points = (first, replace(second, dominated=True), third)
     beaten = replace(made, frontier=points)
     best, *_, every = view_of(beaten).tables
     assert [(row[0], row[1]) for row in best.rows] == [("1, 2, 3, 4", "fp32"), ("1, 3", "int8")]
     assert every.rows[1][3] == f"({second.score:.2f})"
-    taken = view_of(
-        replace(
-            beaten,
-            frontier=(first, replace(points[1], texts_per_second=200.0), replace(third, score=90.0)),
-            budget=Budget(speedup=2),
-        )
-    )
+    frontier = (first, replace(points[1], texts_per_second=200.0), replace(third, score=90.0))
+    taken = view_of(replace(beaten, frontier=frontier, budget=Budget(speedup=2)))
     assert [row[-2] for row in taken.tables[0].rows] == ["", f"chosen at {second.dims}", ""]
     assert "2 times as fast" in taken.sentences[-1]
     plain = view_of(replace(made, frontier=()))
@@ -249,12 +240,8 @@ def test_an_export():
 
 
 def test_a_score_and_any_other_result():
-    row = Score(
-        task="d, test",
-        labels={"vectors": "float32"},
-        values={"pairs": 1234, "Spearman": 81.0, "Pearson": None},
-        intervals={"Spearman": (80.0, 82.0)},
-    )
+    values = {"pairs": 1234, "Spearman": 81.0, "Pearson": None}
+    row = Score(task="d, test", labels={"vectors": "float32"}, values=values, intervals={"Spearman": (80.0, 82.0)})
     report = SuiteReport(suite="pairs", model="m", runtime="torch", title="m in torch", rows=(row,))
     assert view_of(report).tables[0].rows == [("d, test", "float32", "1,234", "81.00 (80.00 to 82.00)")]
     fields = view_of(Evaluation(spearman=81.25, pearson=80.0, num_pairs=9, cosines=tuple(range(9)))).tables[0].rows

@@ -72,13 +72,15 @@ def economical(folder: Path) -> Iterator[None]:
     - Layers that loading builds before it has their weights draw none.
     - Figures, and charts of pages, are plotted, but drawn only where a test asks for it (`drawing`): each takes an
       eighth of a second.
-    - transformers reports errors only, so that silencing it, at each load, changes nothing.
+    - transformers reports errors only; silencing it, at each load, then changes nothing and clears no cache.
     - The server that forks workers has imported what all of them need.
     - The commands are read from their functions once, as in a process of a user.
     """
     logging.set_verbosity_error()
+    set_verbosity = logging.set_verbosity
     with remembered_traces(folder), remembered_models(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda _: None)
+        patch.setattr(logging, "set_verbosity", lambda to: to == logging.get_verbosity() or set_verbosity(to))
         patch.setattr(runners, "_REST", 0.0)
         patch.setattr(distilling, "ROUNDS", 2)
         patch.setattr(distilling, "MOST_ROUNDS", 2)

@@ -43,13 +43,9 @@ def write_table(path: Path, columns: Sequence[str], rows: Sequence[Sequence[obje
 
 def pairs_file(path: Path, column: str, values: Sequence[object]) -> Path:
     """A file of 64 pairs with these values in turn."""
-    rows = [
-        f"the {a} sat on the {b},a {b} ran to the {a},{values[(3 * i + j) % len(values)]}"
-        for i, a in enumerate(NOUNS)
-        for j, b in enumerate(NOUNS)
-    ]
-    path.write_text(f"sentence1,sentence2,{column}\n" + "\n".join(rows) + "\n")
-    return path
+    numbered = [(a, b, values[(3 * i + j) % len(values)]) for i, a in enumerate(NOUNS) for j, b in enumerate(NOUNS)]
+    rows = [(f"the {a} sat on the {b}", f"a {b} ran to the {a}", value) for a, b, value in numbered]
+    return write_table(path, ("sentence1", "sentence2", column), rows)
 
 
 def graded_file(path: Path, pairs: Iterable[TextPair]) -> Path:
@@ -63,22 +59,15 @@ def model_graded_file(folder: Path, model: Path) -> Path:
     encoder = load_encoder(model)
     texts = [f"{first} and {second}" for first in PHRASES for second in PHRASES]
     vectors = torch.nn.functional.normalize(encoder.vectors(texts), dim=1)
-    rows = [
-        f"{texts[i]},{texts[j]},{float(vectors[i] @ vectors[j]):.5f}"
-        for step in (1, 5, 11)
-        for i, j in ((i, (i + step) % len(texts)) for i in range(len(texts)))
-    ]
-    path = folder / "pairs.csv"
-    path.write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n")
-    return path
+    places = [(i, (i + step) % len(texts)) for step in (1, 5, 11) for i in range(len(texts))]
+    rows = [(texts[i], texts[j], f"{float(vectors[i] @ vectors[j]):.5f}") for i, j in places]
+    return write_table(folder / "pairs.csv", ("sentence1", "sentence2", "score"), rows)
 
 
 def words_folder(folder: Path) -> Path:
     """A folder with one set of word similarities."""
-    rows = [f"{one},{other},{(3 * i + j) % 5}" for i, one in enumerate(NOUNS) for j, other in enumerate(NOUNS) if i < j]
-    folder.mkdir()
-    (folder / "rg65.csv").write_text("word1,word2,score\n" + "\n".join(rows) + "\n")
-    return folder
+    rows = [(one, other, (3 * i + j) % 5) for i, one in enumerate(NOUNS) for j, other in enumerate(NOUNS) if i < j]
+    return write_table(folder / "rg65.csv", ("word1", "word2", "score"), rows).parent
 
 
 def write_study(home: Path, **parts: Any) -> Path:
@@ -98,8 +87,8 @@ def _toml(value: Any) -> str:
 
 def study_file(model: Path, home: Path, *, epochs: int = 12, seeds: int = 2, layers: str = "all") -> Path:
     """A study of `pairs.csv`, written beside it; by default a trial takes half a second."""
-    rows = [f"the {a} sat,a {b} ran,{(3 * i + j) % 6}" for i, a in enumerate(NOUNS) for j, b in enumerate(NOUNS)]
-    (home / "pairs.csv").write_text("sentence1,sentence2,score\n" + "\n".join(rows) + "\n")
+    rows = [(f"the {a} sat", f"a {b} ran", (3 * i + j) % 6) for i, a in enumerate(NOUNS) for j, b in enumerate(NOUNS)]
+    write_table(home / "pairs.csv", ("sentence1", "sentence2", "score"), rows)
     training = {"epochs": epochs, "batch_size": 8, "learning_rate": 1e-3}
     models, tasks = [{"model": model, "name": "bert"}], [{"data": "pairs.csv", "name": "pairs"}]
     return write_study(home, seeds=seeds, layers=layers, training=training, models=models, tasks=tasks)

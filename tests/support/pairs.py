@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from tests.support.families import WORDS
+from tests.support.files import graded_file
 from truncate_kit.data.pairs import PairSet, PairSplits, TextPair
 from truncate_kit.data.triplets import TripletSet
 
@@ -41,10 +42,8 @@ def _word_like(word: str, generator: torch.Generator) -> str:
 
 def write_splits(folder: Path, count: int) -> Path:
     """Write train, dev and test files of made pairs, and raw.txt with their texts joined."""
-    folder.mkdir(parents=True, exist_ok=True)
     for seed, split in enumerate(("train", "dev", "test")):
-        lines = [f"{pair.first},{pair.second},{pair.target:.3f}" for pair in make_pairs(count, seed)]
-        (folder / f"{split}.csv").write_text("\n".join(["sentence1,sentence2,score", *lines]) + "\n")
+        graded_file(folder / f"{split}.csv", make_pairs(count, seed))
     (folder / "raw.txt").write_text("\n".join(f"{pair.first} and {pair.second}" for pair in make_pairs(40, 9)))
     return folder
 

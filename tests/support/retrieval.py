@@ -6,7 +6,9 @@ from pathlib import Path
 
 from tests.support.files import NOUNS
 from truncate_kit.data.retrieval import RetrievalSet
+from tests.support.files import NOUNS, write_table
 
+JUDGED = ("query-id", "corpus-id", "score")
 DOCUMENTS = [f"the {one} sat on the {other}" for one in NOUNS for other in NOUNS if one != other]
 QUERIES = [f"a {one} and the {other}" for one in NOUNS[:5] for other in NOUNS[4:] if one != other]
 
@@ -27,17 +29,12 @@ def write_lines(path: Path, rows: list[dict[str, object]]) -> None:
 
 def retrieval_folder(folder: Path) -> Path:
     """56 documents and 19 queries, each with up to four documents that answer it, by grades 1 and 2."""
-    (folder / "qrels").mkdir(parents=True)
-    write_lines(
-        folder / "corpus.jsonl",
-        [{"_id": f"d{n}", "title": "big" if n % 3 else "", "text": text} for n, text in enumerate(DOCUMENTS)],
-    )
-    write_lines(folder / "queries.jsonl", [{"_id": f"q{n}", "text": text} for n, text in enumerate(QUERIES)])
-    grades = [
-        (n, (n * 11 + 17 * step) % len(DOCUMENTS), 1 + step % 2) for n in range(len(QUERIES)) for step in (0, 1, 2)
-    ]
-    rows = [f"q{query}\td{document}\t{grade}\n" for query, document, grade in grades[:-2]]
-    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\n" + "".join(rows))
+    documents = [(f"d{n}", "big" if n % 3 else "", text) for n, text in enumerate(DOCUMENTS)]
+    write_table(folder / "corpus.jsonl", ("_id", "title", "text"), documents)
+    write_table(folder / "queries.jsonl", ("_id", "text"), [(f"q{n}", text) for n, text in enumerate(QUERIES)])
+    steps = [(n, step) for n in range(len(QUERIES)) for step in (0, 1, 2)]
+    grades = [(f"q{n}", f"d{(n * 11 + 17 * step) % len(DOCUMENTS)}", 1 + step % 2) for n, step in steps]
+    write_table(folder / "qrels/test.tsv", JUDGED, grades[:-2])
     return folder
 
 
@@ -49,12 +46,11 @@ def judged_folder(folder: Path, **splits: int) -> Path:
     retrieval_folder(folder)
     (folder / "qrels/test.tsv").unlink()
     texts = [f"{one} and {other}, number {n}" for n in range(4) for one in NOUNS for other in NOUNS]
-    rows, first = list[dict[str, object]](), 0
+    first = 0
     for split, number in splits.items():
-        numbers = range(first, first + number)
-        rows += [{"_id": f"q{n}", "text": texts[n]} for n in numbers]
-        lines = [f"q{n}\td{(n + step) % len(DOCUMENTS)}\t{1 + step}\n" for n in numbers for step in (0, 1)]
-        (folder / "qrels" / f"{split}.tsv").write_text("".join(lines))
+        asked = [(n, step) for n in range(first, first + number) for step in (0, 1)]
+        rows = [(f"q{n}", f"d{(n + step) % len(DOCUMENTS)}", 1 + step) for n, step in asked]
+        write_table(folder / f"qrels/{split}.tsv", JUDGED, rows)
         first += number
-    write_lines(folder / "queries.jsonl", rows)
+    write_table(folder / "queries.jsonl", ("_id", "text"), [(f"q{n}", text) for n, text in enumerate(texts[:first])])
     return folder

@@ -48,9 +48,14 @@ def _stand_in(encoder: Encoder) -> Encoder:
         words.num_embeddings = config.vocab_size = ROWS
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
-        for weight in other.parameters():
+        for weight in _weights(other):
             weight.copy_(torch.randn(weight.shape, generator=generator))
     return other
+
+
+def _weights(encoder: Encoder) -> list[Tensor]:
+    """Parameters, and what heads have measured."""
+    return [*encoder.parameters(), *(encoder.heads.buffers() if encoder.heads is not None else ())]
 
 
 def _bytes(values: Tensor) -> bytes:
@@ -60,7 +65,7 @@ def _bytes(values: Tensor) -> bytes:
 def _give_weights(graph: Any, stand_in: Encoder, encoder: Encoder) -> bool:
     """Put the encoder's weights where those of its stand-in are; False where it has values that come from several."""
     own: dict[bytes, Tensor] = {}
-    for theirs, weight in zip(stand_in.parameters(), encoder.parameters(), strict=True):
+    for theirs, weight in zip(_weights(stand_in), _weights(encoder), strict=True):
         own[_bytes(theirs)] = weight
         if theirs.ndim == 2:
             own[_bytes(theirs.T)] = weight.T
