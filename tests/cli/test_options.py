@@ -94,11 +94,7 @@ def test_the_help_of_an_option_names_others_of_its_own_command(name):
             "encode",
             "Make one with truncate-kit export MODEL --onnx --precision int8.",
         ),
-        (
-            "Start one with `ray start --head`; `unknown()`.",
-            "encode",
-            "Start one with `ray start --head`; `unknown()`.",
-        ),
+        ("With `ray start --head`; `unknown()`.", "encode", "With `ray start --head`; `unknown()`."),
     ],
 )
 def test_parameters_in_the_words_of_a_command(text, name, printed):

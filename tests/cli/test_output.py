@@ -86,10 +86,8 @@ def test_every_width_has_whole_numbers(capsys, terminal):
 def test_signed_numbers_stand_to_the_right(capsys, terminal):
     terminal(80)
     table("Change", ("layer", "difference", "note"), [("0", "-0.5", "as"), ("1", "+12.25", "before it")])
-    assert [line.rstrip() for line in lines_of(capsys)[3:]] == [
-        "0             -0.5   as",
-        "1           +12.25   before it",
-    ]
+    shown = [line.rstrip() for line in lines_of(capsys)[3:]]
+    assert shown == ["0             -0.5   as", "1           +12.25   before it"]
 
 
 def test_a_long_text_is_broken_between_words(capsys, terminal):
@@ -103,10 +101,8 @@ def test_a_hidden_table_is_told_of_once_and_shown_when_asked(capsys, terminal):
     terminal(80)
     for _ in range(2):
         table("Details", COLUMNS, ROWS, detail=True)
-    assert capsys.readouterr() == (
-        "",
-        "For all rows, columns and tables, add --verbose or see the page of truncate-kit report.\n",
-    )
+    out, err = capsys.readouterr()
+    assert (out, err.count("--verbose")) == ("", 1)
     terminal(80, verbose=True)
     table("Details", COLUMNS, ROWS, detail=True)
     assert "Details" in capsys.readouterr().out

@@ -60,10 +60,8 @@ def test_compare(capfd, tiny_folder, lean, folder):
 def test_analyze_scores_every_layer(capfd, tiny_folder, folder, tmp_path):
     command = ("analyze", tiny_folder("bert"), "--data", folder, "--workspace", tmp_path)
     found = run_json(capfd, *command)
-    scores = [
-        evaluate_retrieval(truncate(load_encoder(tiny_folder("bert")), layer), read_retrieval(folder), model="cut")
-        for layer in range(4)
-    ]
+    encoder, data = load_encoder(tiny_folder("bert")), read_retrieval(folder)
+    scores = [evaluate_retrieval(truncate(encoder, layer), data, model="cut") for layer in range(4)]
     assert found["searched"]["ndcg"] == pytest.approx([score.means["nDCG@10"] for score in scores], abs=1e-6)
     assert "nDCG@10" in run(capfd, *command)
 
@@ -77,11 +75,10 @@ def test_a_graph_is_checked_and_quantized_by_cosines_of_the_model_itself(capfd, 
     pairs = search_pairs_of(load_encoder(tiny_folder("bert")), read_retrieval(folder))
     assert not {*pairs.dev.texts()} & {*pairs.test.texts()}
     for split in (pairs.dev, pairs.test):
-        vectors = torch.nn.functional.normalize(load_encoder(tiny_folder("bert")).vectors(split.texts()), dim=1)
-        place = {text: index for index, text in enumerate(split.texts())}
-        for pair in split.pairs:
-            cosine = vectors[place[pair.first]] @ vectors[place[pair.second]]
-            assert pair.target == pytest.approx(float(cosine), abs=1e-5)
+        first, second = zip(*((pair.first, pair.second) for pair in split.pairs), strict=True)
+        encoder = load_encoder(tiny_folder("bert"))
+        cosines = torch.cosine_similarity(encoder.vectors(first), encoder.vectors(second))
+        assert split.scores() == pytest.approx(cosines.tolist(), abs=1e-5)
 
 
 def test_bench_and_its_page_score_by_queries(capfd, tiny_folder, folder, tmp_path, drawn):
@@ -95,13 +92,11 @@ def test_bench_and_its_page_score_by_queries(capfd, tiny_folder, folder, tmp_pat
     found = BenchReport.read(home / "bench.json")
     assert (found.metric, found.num_scored) == ("nDCG@10", 19)
     data = read_retrieval(folder)
-    expected = {
-        role: evaluate_retrieval(load_encoder(model), data, model=role).means["nDCG@10"]
-        for role, model in (("lean", lean), ("full", full))
-    }
+    models = {role: load_encoder(model) for role, model in (("lean", lean), ("full", full))}
+    expected = {role: evaluate_retrieval(one, data, model=role).means["nDCG@10"] for role, one in models.items()}
     for row in found.contestants:
         assert row.score == pytest.approx(expected[row.role], abs=1e-3)
-    row = compare(load_encoder(full), load_encoder(lean), data).rows[1]
+    row = compare(models["full"], models["lean"], data).rows[1]
     quality = found.quality
     assert (quality["lean"], quality["full"], quality["num_pairs"]) == pytest.approx((*expected.values(), 19))
     assert quality["difference"] == pytest.approx(row.values["nDCG less full"])

@@ -37,9 +37,8 @@ def test_a_cloned_set_has_the_splits_that_load_dataset_finds(shared_cases):
     for name, theirs in (("train", "train"), ("dev", "validation"), ("test", "test")):
         files = sorted(map(str, (folder / "data").glob(f"{theirs}-*.parquet")))
         rows = datasets.Dataset.from_parquet(files, keep_in_memory=True)
-        assert [(pair.first, pair.second, pair.target) for pair in splits.split(name)] == [
-            (row["sentence1"], row["sentence2"], row["score"]) for row in rows
-        ]
+        wanted = [(row["sentence1"], row["sentence2"], row["score"]) for row in rows]
+        assert [(pair.first, pair.second, pair.target) for pair in splits.split(name)] == wanted
 
 
 @pytest.mark.parametrize("dev", ["dev", "validation"])

@@ -159,9 +159,8 @@ def test_published_sets_keep_every_row(shared_data, name, sizes, scale, pairs, s
     with (shared_data / name / "test.csv").open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     score = "score" if "score" in rows[0] else "label"
-    assert [(p.first, p.second, p.target) for p in splits.test] == [
-        (row["sentence1"], row["sentence2"], float(row[score])) for row in rows
-    ]
+    wanted = [(row["sentence1"], row["sentence2"], float(row[score])) for row in rows]
+    assert [(pair.first, pair.second, pair.target) for pair in splits.test] == wanted
 
 
 def test_scores_that_look_like_classes_are_pointed_out():

@@ -20,9 +20,8 @@ TEXTS = ["the cat sat on the mat", "a dog", "the big red dog and not a small blu
 def single_networks(networks):
     """The same weights as one nn.Linear per block."""
     found = []
-    for (code, count), weight, bias in zip(
-        networks.runs, networks.layers[0].weights, networks.layers[0].biases, strict=True
-    ):
+    first = networks.layers[0]
+    for (code, count), weight, bias in zip(networks.runs, first.weights, first.biases, strict=True):
         for number in range(count):
             linear = nn.Linear(networks.width, code)
             linear.weight.data, linear.bias.data = weight[number].T.clone(), bias.view(count, code)[number].clone()

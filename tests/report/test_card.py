@@ -28,9 +28,8 @@ def card(encoder, model=NAME, **more):
 def test_the_hub_reads_the_front_matter(tiny_folder, tmp_path):
     encoder = load_encoder(tiny_folder("bert"))
     found = HubCard(card(encoder)).data
-    assert (found.library_name, found.pipeline_tag, found.base_model) == (
-        "sentence-transformers", "sentence-similarity", NAME,
-    )  # fmt: skip
+    named = found.library_name, found.pipeline_tag, found.base_model
+    assert named == ("sentence-transformers", "sentence-similarity", NAME)
     assert found.tags == ["sentence-transformers", "feature-extraction", "sentence-similarity", "truncated"]
     heads = HubCard(card(with_heads(tiny_folder("bert"))))
     assert heads.data.library_name == "truncate-kit"  # sentence-transformers cannot load it
@@ -45,10 +44,8 @@ def test_scores_stand_in_the_form_of_the_hub(tiny_folder):
     assert [row["task"]["type"] for row in model["results"]] == ["semantic-similarity"] * 2
     assert [row["metrics"][0]["value"] for row in model["results"]] == [0.5834, 1]
     found = HubCard(text).data
-    assert [(row.dataset_name, row.metric_type, row.metric_value) for row in found.eval_results] == [
-        (NAME, "spearman_cosine", 0.5834),
-        ("b", "m", 1),
-    ]
+    read = [(row.dataset_name, row.metric_type, row.metric_value) for row in found.eval_results]
+    assert read == [(NAME, "spearman_cosine", 0.5834), ("b", "m", 1)]
 
 
 def test_a_local_folder_is_no_base_model_but_hands_on_its_own(tiny_folder, tmp_path):
