@@ -10,7 +10,6 @@ import torch
 from tests.support.pair_runs import TEXTS, pair_run
 from tests.support.processes import Program
 from truncate_kit.core.hardware import in_halves, is_out_of_memory, say_halved
-from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import layer_states
 
 TOO_MUCH = 2**60  # bytes; torch's own allocator refuses them
@@ -71,8 +70,7 @@ def test_one_item_that_does_not_fit_and_other_errors_are_raised():
         list(in_halves(lambda part: torch.ones(2) @ torch.ones(3), [1, 2]))
 
 
-def test_encoding_in_halves_gives_the_same_vectors_and_says_so(tiny_folder, monkeypatch, caplog):
-    encoder = load_encoder(tiny_folder("bert"))
+def test_encoding_in_halves_gives_the_same_vectors_and_says_so(encoder, monkeypatch, caplog):
     expected, states = encoder.vectors(TEXTS), layer_states(encoder, TEXTS)
     sizes = refusing(encoder.backbone, 7, monkeypatch)
     with caplog.at_level(logging.WARNING):

@@ -82,11 +82,10 @@ def test_planned_trials_have_a_bar_of_all_and_a_line_at_their_end(monkeypatch):
     assert [event.kind for event in heard] == ["epoch", "finished"]
 
 
-def test_finetune_logs_epochs_and_scores(tiny_folder, tmp_path, caplog):
+def test_finetune_logs_epochs_and_scores(encoder, tmp_path, caplog):
     caplog.set_level(logging.INFO, logger="truncate_kit")
     settings = SweepSettings(layers=1, seeds=(0,))
     assert settings.layers == "1"
-    encoder = load_encoder(tiny_folder("bert"))
     result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=SETTINGS, progress=True)
     assert (
         f"Layer 1, seed 0, 3 epochs: dev {result.trials[0].dev:.2f}. Test {result.trials[0].test:.2f}."

@@ -43,14 +43,13 @@ def test_no_argument_analyses_the_bundled_miniature_on_the_bundled_pairs(run, tm
     assert written.num_pairs == 500
 
 
-def test_json_alone_is_on_stdout_and_equals_the_library(run, tmp_path, tiny_folder, pairs_file):
+def test_json_alone_is_on_stdout_and_equals_the_library(run, tmp_path, encoder, tiny_folder, pairs_file):
     options = ("--data", pairs_file, "--scale", "0,5", "--json", "--workspace", "other")
     out, err = run("analyze", tiny_folder("bert"), *options)
     assert err == ""
     assert json.loads(out) == {"format": FORMAT} | kept_in(tmp_path / "other/analysis/profile.json")
     assert (tmp_path / "other/analysis/curve.png").exists()
     assert not (tmp_path / "exported").exists()
-    encoder = load_encoder(tiny_folder("bert"))
     pairs = load_pairs(pairs_file, scale=(0, 5), divide=False).evaluation
     assert LayerProfile.from_dict(json.loads(out)) == profile(encoder, pairs=pairs)
 

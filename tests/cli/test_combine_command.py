@@ -24,7 +24,7 @@ def pairs_file(tmp_path):
     return graded_file(tmp_path / "pairs.csv", sentence_pairs(40))
 
 
-def test_the_winner_is_saved_and_scored(tiny_folder, pairs_file, tmp_path, capsys):
+def test_the_winner_is_saved_and_scored(encoder, tiny_folder, pairs_file, tmp_path, capsys):
     out = tmp_path / "out"
     shown = run(capsys, "combine", tiny_folder("bert"), "--data", pairs_file, "--splits", "2", "--workspace", out)
     report = CombinationReport.read(out / "combination/combination.json")
@@ -34,7 +34,6 @@ def test_the_winner_is_saved_and_scored(tiny_folder, pairs_file, tmp_path, capsy
     assert {path.name for path in (out / "combination").iterdir()} == written
     assert chosen in (out / "combined/README.md").read_text()
     # Its vectors, from the folder as sentence-transformers reads it.
-    encoder = load_encoder(tiny_folder("bert"))
     states = encoder.hidden_states(encoder.tokenize(["a red dog"]))
     expected = torch.stack([states[layer].mean(dim=1) for layer in report.chosen]).mean(dim=0)
     found = SentenceTransformer(str(out / "combined"), device="cpu").encode(["a red dog"])

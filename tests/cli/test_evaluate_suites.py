@@ -11,7 +11,6 @@ from truncate_kit.data.pairs import complete_splits, load_pairs
 from truncate_kit.data.suites import find_sts
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.models.loading import load_encoder
 
 
 @pytest.fixture
@@ -27,8 +26,7 @@ def home(tmp_path):
 STS = ("--suite", "sts", "--data", "data")
 
 
-def test_similarity_of_a_folder_and_of_its_graph(run, home, tiny_folder, capfd):
-    encoder = load_encoder(tiny_folder("bert"))
+def test_similarity_of_a_folder_and_of_its_graph(run, home, encoder, tiny_folder, capfd):
     expected = {one.name: evaluate(encoder, one.pairs).spearman for one in find_sts(home / "data")}
     out, err = run("evaluate", tiny_folder("bert"), *STS, "--json")
     assert err == ""

@@ -30,8 +30,7 @@ def named(*names):
     return [part for name in names for part in ("--mteb", name)]
 
 
-def test_scores_of_a_folder_and_of_a_graph(capsys, fed, tiny_folder, tmp_path):
-    encoder = load_encoder(tiny_folder("bert"))
+def test_scores_of_a_folder_and_of_a_graph(capsys, fed, encoder, tiny_folder, tmp_path):
     expected = evaluate(encoder, PAIRS).spearman
     out = run(capsys, "evaluate", tiny_folder("bert"), *named(*NAMES))
     assert out.count(f"{expected:.2f}") == 3  # two tasks and their mean

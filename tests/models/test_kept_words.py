@@ -115,9 +115,8 @@ def test_words_that_could_become_unknown_are_refused(tmp_path):
     assert len(keep_words(encoder, ["a"]).tokenizer) == 6  # no text has ##bz or [x]
 
 
-def test_tokenizers_that_cannot_be_cut_are_refused(tiny_folder, tmp_path):
+def test_tokenizers_that_cannot_be_cut_are_refused(encoder, tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL, "猫"]) + "\n")
-    encoder = load_encoder(tiny_folder("bert"))
     with pytest.raises(ModelError, match="WordLevel"):
         keep_words(encoder, ["the cat"])
     encoder.tokenizer = BertJapaneseTokenizer(tmp_path / "vocab.txt", word_tokenizer_type="basic")

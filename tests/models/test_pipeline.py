@@ -147,8 +147,7 @@ def test_a_text_may_fill_the_positions_and_no_token_more(family, padding):
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_a_workspace_that_is_removed_while_a_model_is_saved(tiny_folder, tmp_path, monkeypatch, before):
-    encoder = load_encoder(tiny_folder("bert"))
+def test_a_workspace_that_is_removed_while_a_model_is_saved(encoder, tmp_path, monkeypatch, before):
     write = encoder.backbone.save_pretrained
 
     def removing(target):

@@ -48,8 +48,7 @@ def test_up_to_never_runs_an_upper_block(layer, tiny_folder, monkeypatch):
     assert len(calls) == layer
 
 
-def test_batches_hold_each_text_once_with_tokens_mask_and_progress(tiny_folder):
-    encoder = load_encoder(tiny_folder("bert"))
+def test_batches_hold_each_text_once_with_tokens_mask_and_progress(encoder):
     encoder.train()
     heard = []
     batches = list(chain(*iter_states([encoder], TEXTS, batch_size=2, progress=lambda *step: heard.append(step))))
@@ -66,8 +65,7 @@ def test_batches_hold_each_text_once_with_tokens_mask_and_progress(tiny_folder):
         pooled.mul_(2)  # an ordinary tensor
 
 
-def test_many_texts_come_in_windows_and_long_texts_in_small_batches(tiny_folder):
-    encoder = load_encoder(tiny_folder("bert"))
+def test_many_texts_come_in_windows_and_long_texts_in_small_batches(encoder):
     texts = ["dog"] * WINDOW_TEXTS + [TEXTS[1]] * (BATCH_TOKENS // 15 + 1)  # of 15 tokens
     batches = list(chain(*iter_states([encoder], texts, batch_size=len(texts))))
     assert sorted(place for places, _, _, _ in batches for place in places) == list(range(len(texts)))

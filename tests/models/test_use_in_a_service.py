@@ -34,8 +34,7 @@ def test_threads_read_states_before_the_last_norm(tiny_folder):
         assert all(torch.equal(state, expected) for state, expected in zip(other, one, strict=True))
 
 
-def test_vectors_are_ordinary_tensors(tiny_folder):
-    encoder = load_encoder(tiny_folder("bert"))
+def test_vectors_are_ordinary_tensors(encoder):
     vectors = encoder.vectors(TEXTS)
     assert not vectors.requires_grad
     torch.nn.Linear(encoder.vector_width, 2)(vectors.add_(1)).sum().backward()
@@ -53,8 +52,7 @@ def test_the_default_type_is_another(tiny_folder):
         torch.set_default_dtype(torch.float32)
 
 
-def test_a_graph_that_is_made_within_autocast(tiny_folder, tmp_path):
-    encoder = load_encoder(tiny_folder("bert"))
+def test_a_graph_that_is_made_within_autocast(encoder, tmp_path):
     with torch.autocast("cpu", dtype=torch.bfloat16):
         export_onnx(encoder, tmp_path / "model")
     assert torch.allclose(OnnxEncoder.load(tmp_path / "model").vectors(TEXTS), encoder.vectors(TEXTS), atol=1e-5)

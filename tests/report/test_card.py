@@ -25,8 +25,7 @@ def card(encoder, model=NAME, **more):
     return write_card(encoder, replace(origin_of("cut", encoder, encoder), model=model, depth=4), **more)
 
 
-def test_the_hub_reads_the_front_matter(tiny_folder, tmp_path):
-    encoder = load_encoder(tiny_folder("bert"))
+def test_the_hub_reads_the_front_matter(encoder, tiny_folder, tmp_path):
     found = HubCard(card(encoder)).data
     named = found.library_name, found.pipeline_tag, found.base_model
     assert named == ("sentence-transformers", "sentence-similarity", NAME)
@@ -85,8 +84,7 @@ def test_a_bundled_model_is_none_of_the_hub_and_its_licence_goes_along(tiny_fold
     lambda encoder: encoder.pool_with(LayerAttentionPooling(16)),
     lambda encoder: encoder.tail.append(Dense(16, 6, bias=True, activation="Tanh")),
 ])  # fmt: skip
-def test_the_size_of_a_vector_is_that_of_its_vectors(tiny_folder, change):
-    encoder = load_encoder(tiny_folder("bert"))
+def test_the_size_of_a_vector_is_that_of_its_vectors(encoder, change):
     change(encoder)
     size = encoder.vectors(["a cat"]).shape[1]
     assert encoder.vector_width == size == encoder.vectors([]).shape[1]
@@ -117,8 +115,7 @@ def test_it_says_how_the_folder_loads(tiny_folder):
     assert "sentence-transformers cannot compute these codes" in card(heads)
 
 
-def test_its_lines_load_the_folder_and_its_limits_are_said(tiny_folder, tmp_path):
-    encoder = load_encoder(tiny_folder("bert"))
+def test_its_lines_load_the_folder_and_its_limits_are_said(encoder, tmp_path):
     text = card(encoder)
     save_encoder(encoder, tmp_path / "lean", model_card=text)
     plain, graph = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
