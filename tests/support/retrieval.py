@@ -4,9 +4,8 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from tests.support.files import NOUNS
-from truncate_kit.data.retrieval import RetrievalSet
 from tests.support.files import NOUNS, write_table
+from truncate_kit.data.retrieval import RetrievalSet
 
 JUDGED = ("query-id", "corpus-id", "score")
 DOCUMENTS = [f"the {one} sat on the {other}" for one in NOUNS for other in NOUNS if one != other]
