@@ -34,8 +34,15 @@ def cka(x: Tensor, y: Tensor, estimator: str = "debiased", kernel: str = "linear
     return hsic(k, m, estimator) / (hsic(k, k, estimator) * hsic(m, m, estimator)).sqrt()
 
 
-def matrix(xs: Tensor, ys: Tensor, **options: Any) -> Tensor:
-    return torch.stack([torch.stack([cka(x, y, **options) for y in ys]) for x in xs])
+def matrix(xs: Tensor, ys: Tensor, estimator: str = "debiased", **options: Any) -> Tensor:
+    """Each layer against each, as `cka` has it; what depends on one layer alone is computed once."""
+    ks, ms = ([gram(layer, **options) for layer in side] for side in (xs, ys))
+    own, other = ([hsic(one, one, estimator) for one in side] for side in (ks, ms))
+    rows = [
+        [hsic(k, m, estimator) / (a * b).sqrt() for m, b in zip(ms, other, strict=True)]
+        for k, a in zip(ks, own, strict=True)
+    ]
+    return torch.stack([torch.stack(row) for row in rows])
 
 
 def related_states(texts: int, width_x: int, width_y: int) -> tuple[Tensor, Tensor]:

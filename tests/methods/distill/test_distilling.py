@@ -12,7 +12,6 @@ from tests.support.files import words_folder
 from tests.support.pairs import made_texts, word_splits
 from tests.support.retrieval import judged_set
 from truncate_kit.core.errors import DataError, LayerOutOfRangeError, ModelError, UsageError
-from truncate_kit.core.progress import silent
 from truncate_kit.data.pairs import BUNDLED, load_pairs, split_pairs
 from truncate_kit.data.seen import keys_of, seen_by, unseen
 from truncate_kit.evaluation.graded import evaluate
@@ -54,7 +53,11 @@ def full():
 @pytest.fixture(scope="module")
 def learned(full, texts, tmp_path_factory, no_graphs):
     out = tmp_path_factory.mktemp("distilled")
-    return out, distill(full, texts, out=out, budget=Budget(blocks="2"), settings=SHORT)
+    return out, lean_of(full, texts, out, blocks="2")
+
+
+def lean_of(encoder, texts, out, settings=SHORT, data=None, progress=False, **budget):
+    return distill(encoder, texts, out=out, budget=Budget(**budget), settings=settings, data=data, progress=progress)
 
 
 def notes_of(result):
@@ -82,16 +85,17 @@ def test_the_student_comes_closer_to_the_full_model(full, texts, learned):
     assert is_nearer(lean, untrained, full)
     assert encoder_digest(load_encoder(out / "full")) == encoder_digest(full)
     seen = []
-    options = {"budget": Budget(blocks="2"), "settings": SHORT, "progress": lambda *step: seen.append(step[0])}
-    assert distill(full, texts, out=out, **options) == result
+    assert lean_of(full, texts, out, blocks="2", progress=lambda *step: seen.append(step[0])) == result
     assert set(seen) == {"Reading texts"}, "the same call again learns nothing"
 
 
 def test_another_rate_searches_and_times_nothing_again(encoder, tmp_path):
     def run(settings):
         seen = []
-        options = {"budget": Budget(blocks="2"), "settings": settings, "progress": lambda *step: seen.append(step[0])}
-        return distill(encoder, TINY_TEXTS, out=tmp_path, **options), {"Searching subsets", "Timing"} & set(seen)
+        found = lean_of(
+            encoder, TINY_TEXTS, tmp_path, settings, blocks="2", progress=lambda *step: seen.append(step[0])
+        )
+        return found, {"Searching subsets", "Timing"} & set(seen)
 
     first, begun = run(FEW)
     again, repeated = run(replace(FEW, learning_rate=5e-4, batch_size=8, similarity=1.0))
@@ -162,8 +166,7 @@ def test_a_size_shows_what_learned_best_in_earlier_runs(encoder, tmp_path):
     data = replace(word_splits(), test=None)
 
     def run(*blocks):
-        budget = Budget(blocks=blocks if blocks else "1")
-        return distill(encoder, TINY_TEXTS, out=tmp_path, budget=budget, settings=FEW, data=data)
+        return lean_of(encoder, TINY_TEXTS, tmp_path, FEW, data, blocks=blocks or "1")
 
     first = run()
     (leading,) = (blocks for blocks, _ in first.search.best if len(blocks) == 2)
@@ -177,10 +180,6 @@ def test_a_size_shows_what_learned_best_in_earlier_runs(encoder, tmp_path):
     assert (row.blocks, row.scores, row.agreement) == (before.blocks, before.scores, before.agreement)
     assert row.untrained == pytest.approx(before.untrained, abs=1e-9)
     assert row.interval == before.interval is not None
-
-
-class KilledError(Exception):
-    pass
 
 
 def test_of_the_leading_choices_the_one_that_learns_best_from_few_texts_is_taken(learned):
@@ -206,7 +205,7 @@ def test_of_the_leading_choices_one_is_chosen_from_long_texts_too(encoder, tmp_p
     more = made_texts(len(TINY_TEXTS), seed=1)
     long = [f"{one} {other} the cat sat on the mat" for one, other in zip(TINY_TEXTS, more, strict=True)]
     assert min(map(len, encoder.token_ids(long))) > tokens
-    result = distill(encoder, long, out=tmp_path, budget=Budget(blocks="2"), settings=FEW)
+    result = lean_of(encoder, long, tmp_path, FEW, blocks="2")
     assert len(result.tryouts) == 3
     assert result.chosen == best_tryout(result.tryouts).blocks
     store = TextStore(tmp_path / "distillation/texts")
@@ -219,12 +218,12 @@ def test_of_the_leading_choices_one_is_chosen_from_long_texts_too(encoder, tmp_p
 
 
 def test_where_the_search_had_fewer_texts_candidates_are_scored_on_all(encoder, tmp_path, monkeypatch):
-    texts, options = made_texts(840), {"budget": Budget(blocks="2"), "settings": SHORT}  # 50 of them choose
-    exact = dict(distill(encoder, texts, out=tmp_path / "all", **options).search.leading)
+    texts = made_texts(840)  # 42 of them choose
+    exact = dict(lean_of(encoder, texts, tmp_path / "all", blocks="2").search.leading)
     # A search of a tiny model over few texts never takes ten minutes: here any takes too long, and fewer texts do.
     monkeypatch.setattr(subsets, "SEARCH_SECONDS", 0.0)
     monkeypatch.setattr(subsets, "FEWEST_SEARCHED", 41)
-    result = distill(encoder, texts, out=tmp_path / "fewer", **options)
+    result = lean_of(encoder, texts, tmp_path / "fewer", blocks="2")
     assert (result.search.exact, result.search.num_texts) == (False, 41)
     tried = [one for one in result.tryouts if one.blocks in exact]
     assert tried
@@ -241,13 +240,12 @@ def test_a_killed_run_ends_with_the_same_model(full, texts, learned, tmp_path):
         nonlocal steps
         steps += "learning" in task
         if steps == 10:
-            raise KilledError
+            raise KeyboardInterrupt
 
-    options = {"out": tmp_path, "budget": Budget(blocks="2"), "settings": SHORT}
-    with pytest.raises(KilledError):
-        distill(full, texts, progress=dying, **options)
+    with pytest.raises(KeyboardInterrupt):
+        lean_of(full, texts, tmp_path, blocks="2", progress=dying)
     assert not (tmp_path / "lean").exists()
-    again = distill(full, texts, progress=silent, **options)
+    again = lean_of(full, texts, tmp_path, blocks="2")
     assert again.student.scores == result.student.scores
     assert encoder_digest(load_encoder(tmp_path / "lean")) == encoder_digest(load_encoder(out / "lean"))
 
@@ -256,20 +254,19 @@ def test_the_fewest_blocks_within_a_loss(full, texts, learned, tmp_path):
     out, result = learned
     out = shutil.copytree(out, tmp_path / "out")
     points = (100 - result.student.score + 0.03) / AGREEMENT_PER_POINT
-    close = distill(full, texts, out=out, budget=Budget(within=points), settings=SHORT)
+    close = lean_of(full, texts, out, within=points)
     assert close.holds
     assert close.student.score >= close.needed == pytest.approx(result.student.score - 0.03)
     assert len(close.chosen) <= 2
     assert close.student.scores
-    assert not distill(full, texts, out=out, budget=Budget(within=0), settings=SHORT).holds
+    assert not lean_of(full, texts, out, within=0).holds
 
 
 def test_labelled_pairs_choose_where_they_are_given(full, texts, tmp_path):
     pairs = load_pairs(BUNDLED)
     dev, test = (replace(part, pairs=part.pairs[:30]) for part in (pairs.dev, pairs.test))
-    pairs, budget = replace(pairs, dev=dev, test=test), Budget(blocks="2,4")
-    held_back = dev.texts()[:30]
-    result = distill(full, [*texts[:220], *held_back], out=tmp_path, budget=budget, settings=SHORT, data=pairs)
+    pairs = replace(pairs, dev=dev, test=test)
+    result = lean_of(full, [*texts[:220], *dev.texts()[:30]], tmp_path, data=pairs, blocks="2,4")
     assert result.metric == "Spearman × 100 on dev"
     assert result.chosen == (2, 4)
     for row in result.candidates:  # where agreement chooses, that has an interval of its own
@@ -290,7 +287,7 @@ def test_word_pairs_choose_and_report_as_the_seed_divides_them(full, texts, tmp_
     words, settings = load_pairs(words_folder(tmp_path / "words")), replace(SHORT, seed=2)
     divided = split_pairs(words.train, 2, words.shares)
     given = [*texts[:FEWEST_TEXTS], *divided.dev.texts()]
-    result = distill(full, given, out=tmp_path, budget=Budget(blocks="2,4"), settings=settings, data=words)
+    result = lean_of(full, given, tmp_path, settings, words, blocks="2,4")
     assert result.full_score == pytest.approx(evaluate(full, divided.dev.pairs).spearman)
     assert result.scores.full == pytest.approx(evaluate(full, divided.test.pairs).spearman)
     assert result.texts["excluded"] >= len(divided.dev.texts())
@@ -299,8 +296,7 @@ def test_word_pairs_choose_and_report_as_the_seed_divides_them(full, texts, tmp_
 
 
 def test_vectors_of_a_layer_before_the_end_are_learned_by_blocks_up_to_it(full, texts, tmp_path):
-    settings = replace(SHORT, layer=3)
-    result = distill(full, texts[:FEWEST_TEXTS], out=tmp_path, budget=Budget(blocks="1,3"), settings=settings)
+    result = lean_of(full, texts[:FEWEST_TEXTS], tmp_path, replace(SHORT, layer=3), blocks="1,3")
     assert max(result.chosen) == 3
     assert result.metric == "agreement with layer 3 of the full model"
     assert [len(row.blocks) for row in result.candidates] == [2, 3, 4]
@@ -311,8 +307,7 @@ def test_vectors_of_a_layer_before_the_end_are_learned_by_blocks_up_to_it(full, 
 
 
 def test_all_blocks_up_to_that_layer_have_nothing_to_learn(encoder, tmp_path):
-    settings = replace(FEW, layer=2)
-    result = distill(encoder, TINY_TEXTS, out=tmp_path, budget=Budget(blocks="2"), settings=settings)
+    result = lean_of(encoder, TINY_TEXTS, tmp_path, replace(FEW, layer=2), blocks="2")
     assert (result.chosen, result.student.steps, result.student.scores) == ((1, 2), 0, ())
     assert encoder_digest(load_encoder(tmp_path / "lean")) == encoder_digest(truncate(encoder, 2))
     assert result.student.untrained == pytest.approx(100, abs=0.01)
@@ -328,7 +323,7 @@ def test_blocks_that_labels_prefer_before_learning_are_saved_as_they_came(full, 
     )
     data = replace(pairs, dev=replace(pairs.dev, pairs=its_own), test=None)
     fast = replace(SHORT, learning_rate=1e-2, warmup=0.0)
-    result = distill(two, few, out=tmp_path, budget=Budget(blocks="1"), settings=fast, data=data)
+    result = lean_of(two, few, tmp_path, fast, data, blocks="1")
     assert result.student.score == pytest.approx(100, abs=0.1)
     assert max(result.student.scores) < 99
     assert "Training did not improve these blocks" in notes_of(result)
