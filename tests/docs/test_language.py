@@ -49,23 +49,12 @@ def test_odd_turns_of_phrase_stay_rare(kind, paths):
     assert {name: rate for name, rate in rates.items() if rate > limits[name]} == {}
 
 
-@pytest.mark.parametrize(
-    ("subject", "taken"),
-    [
-        ("Share traces between heads", True),
-        ("Pass texts on", True),
-        ("Embed words\n\nAdded because they are short.", True),
-        ("A" * 72, True),
-        ("Fix " + "a" * 69, False),
-        ("Shared traces", False),
-        ("Shares traces", False),
-        ("Sharing traces", False),
-        ("share traces", False),
-        ("The hook", False),
-    ],
-)
-def test_the_hook_takes_subjects_that_are_commands(subject, taken):
+TAKEN = ["Share traces between heads", "Pass texts on", "Embed words\n\nAdded because they are short.", "A" * 72]
+REFUSED = ["Fix " + "a" * 69, "Shared traces", "Shares traces", "Sharing traces", "share traces", "The hook"]
+
+
+def test_the_hook_takes_subjects_that_are_commands():
     config = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text(encoding="utf-8"))
     (hook,) = [hook for repo in config["repos"] for hook in repo["hooks"] if hook["id"] == "commit-subject"]
-    refused = re.search(hook["entry"], subject, re.MULTILINE | re.DOTALL)  # as pygrep does it
-    assert (refused is None) == taken
+    refused = re.compile(hook["entry"], re.MULTILINE | re.DOTALL)  # as pygrep does it
+    assert [subject for subject in TAKEN + REFUSED if refused.search(subject)] == REFUSED

@@ -15,16 +15,14 @@ from truncate_kit.report.chart import inline_svg, write_figures, write_plots
 from truncate_kit.report.view import Plot, Series, view_of
 
 WEIGHTS = LayerWeights(model="mini", texts=("a $x$ cat", "b" * 90), weights=((0.2, 0.8), (0.4, 0.6)))
+HEADS = ["correlation", "reconstruction", "reconstruction-own-units", "blocks"]
 FILES = {
     "sweep": (a_sweep(), ["curve"]),
     "distillation": (a_distillation(), ["frontier"]),
     "contrast": (a_contrast(), []),
     "weights": (WEIGHTS, ["attention"]),
-    "heads": (some_heads(), ["correlation", "reconstruction", "reconstruction-own-units", "blocks"]),
-    "heads of one seed": (
-        some_heads(seeds=(0,), layers=(2,), gap=True),
-        ["correlation", "reconstruction", "reconstruction-own-units"],
-    ),
+    "heads": (some_heads(), HEADS),
+    "heads of one seed": (some_heads(seeds=(0,), layers=(2,), gap=True), HEADS[:-1]),
     "combination": (a_combination(2), ["sizes", "without"]),
     "combination with gaps": (a_combination(1, missing=True), ["sizes", "without"]),
     "bench": (a_bench(), ["bench"]),
