@@ -4,13 +4,13 @@ import gc
 import weakref
 
 import torch
-from transformers import BertConfig
 
 from truncate_kit.bench.memory import measure_here, peak_memory
 from truncate_kit.bench.result import BACKENDS
 from truncate_kit.bench.runners import PeerRunner
 from truncate_kit.export.graph import build_graph, save_graph
-from truncate_kit.models.loading import load_encoder, random_encoder
+from truncate_kit.models.loading import load_encoder
+from truncate_kit.models.truncation import truncate
 
 _MEBI = 2**20
 
@@ -24,9 +24,10 @@ def test_the_weights_are_in_the_peak_and_onnx_needs_no_torch(tiny_folder, tmp_pa
     """A graph of one narrow block over embeddings of some MiB, and a tiny model in torch."""
 
     def peak_of_graph(mebibytes):
-        words = mebibytes * _MEBI // (4 * 16)
-        sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-        save_graph(build_graph(random_encoder(BertConfig(vocab_size=words, **sizes))), tmp_path / "model.onnx")
+        encoder, words = truncate(load_encoder(tiny_folder("bert")), 1), mebibytes * _MEBI // (4 * 16)
+        encoder.backbone.set_input_embeddings(torch.nn.Embedding(words, 16))
+        encoder.backbone.config.vocab_size = words
+        save_graph(build_graph(encoder), tmp_path / "model.onnx")
         return peak_memory(_request(tmp_path, tmp_path / "model.onnx", "onnx-fp32"))
 
     small = peak_of_graph(1)
