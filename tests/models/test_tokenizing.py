@@ -15,6 +15,7 @@ from transformers import AutoModel
 from tests.support.families import TINY_CONFIGS
 from tests.support.shared import shared_part
 from tests.support.word_pieces import KINDS, make_splitting, sentences
+from truncate_kit.core.errors import ModelError
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.store import encoder_digest
@@ -101,9 +102,14 @@ DEBERTA = {
     "eos_piece": "[SEP]", "unk_piece": "[UNK]",
 }  # fmt: skip
 ALBERT = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1, "control_symbols": "[CLS],[SEP],[MASK]"}
+AS_IT_IS = {
+    "vocab_size": 420, "byte_fallback": True, "add_dummy_prefix": False, "normalization_rule_name": "identity",
+    "remove_extra_whitespaces": False,
+}  # fmt: skip
 PIECES: dict[str, tuple[str, dict, int, int, int, int]] = {
     # File, training options, shift of piece ids, and the ids of the unknown, first and last token.
     "deberta-v3": ("spm.model", UNIGRAM | DEBERTA, 0, 3, 1, 2),
+    "deberta-v3 as-it-is": ("spm.model", UNIGRAM | DEBERTA | AS_IT_IS, 0, 3, 1, 2),
     "xlm-roberta": ("sentencepiece.bpe.model", UNIGRAM, 1, 3, 0, 2),
     "camembert": ("sentencepiece.bpe.model", UNIGRAM, 4, 3, 5, 6),
     "albert": ("spiece.model", UNIGRAM | ALBERT, 0, 1, 2, 3),
@@ -125,7 +131,8 @@ def test_folders_with_a_sentencepiece_model_alone(name, tmp_path):
     texts = [*TEXTS[:-4], "ﬁne\u00a0ﬂow  1,234 ½ ☃", "CAPS  naïve", " a", ""]
     learned = iter([*sentences(400, 0), *texts])
     spm.SentencePieceTrainer.train(sentence_iterator=learned, model_writer=written, minloglevel=2, **model)
-    backbone = AutoModel.from_config(type(config := TINY_CONFIGS[name])(**config.to_dict() | {"vocab_size": 500}))
+    config = TINY_CONFIGS[name.partition(" ")[0]]
+    backbone = AutoModel.from_config(type(config)(**config.to_dict() | {"vocab_size": 500}))
     backbone.save_pretrained(folder)
     (folder / file).write_bytes(written.getvalue())
     peer, encoder = spm.SentencePieceProcessor(model_proto=written.getvalue()), load_encoder(folder, max_length=36)
@@ -138,6 +145,19 @@ def test_folders_with_a_sentencepiece_model_alone(name, tmp_path):
     assert encoder_digest(load_encoder(saved)) == encoder_digest(encoder)
     others = SentenceTransformer(str(saved), device="cpu").tokenizer
     assert [others(text, truncation=True)["input_ids"] for text in texts] == encoder.token_ids(texts)
+
+
+@pytest.mark.parametrize(
+    ("family", "file"), [("albert", "vocab.txt"), ("bert", "spiece.model"), ("llama", "spm.model")]
+)
+def test_a_vocabulary_of_another_class_is_refused(family, file, tmp_path):
+    """transformers 5 then makes a tokenizer of special tokens, by which all texts of a length are equal."""
+    AutoModel.from_config(TINY_CONFIGS[family]).save_pretrained(tmp_path)
+    options = {"sentence_iterator": iter(sentences(400, 0)), "model_prefix": tmp_path / "m", "minloglevel": 2}
+    spm.SentencePieceTrainer.train(**options, **UNIGRAM)
+    (tmp_path / f"m.{file.rpartition('.')[2].replace('txt', 'vocab')}").rename(tmp_path / file)
+    with pytest.raises(ModelError, match=r"reads no vocabulary|does not read the kind|cannot be read"):
+        load_encoder(tmp_path)
 
 
 def test_deberta_v3_as_it_is_published():

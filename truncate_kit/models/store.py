@@ -62,7 +62,7 @@ def origin_of(method: Method, source: Encoder, lean: Encoder, *, data: Any = Non
 # Tokenizer fields that change neither vectors nor training.
 _TOKENIZER_BOOKKEEPING = {
     "auto_map", "backend", "chat_template", "clean_up_tokenization_spaces", "is_local", "local_files_only",
-    "model_max_length", "name_or_path", "processor_class", "tokenizer_class",
+    "model_max_length", "name_or_path", "processor_class", "tokenizer_class", "truncation_side",
 }  # fmt: skip
 
 

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Any, cast
 
-from tokenizers import Regex, Tokenizer, normalizers
+from tokenizers import Regex, Tokenizer, models, normalizers
 from transformers import AutoTokenizer, LlamaTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 from transformers.convert_slow_tokenizer import SLOW_TO_FAST_CONVERTERS, import_protobuf
 
@@ -35,18 +35,20 @@ def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerBase:
     try:
         made, own = _read(folder)
     except Exception as error:  # from KeyError to Rust panics
-        raise ModelError(
-            f"The tokenizer in {folder} cannot be read: {first_line(error)}.",
-            hint="Download or save it again. It must be a tokenizer class of transformers: custom code is never run.",
-        ) from error
+        hint = "Download or save it again. It must be a tokenizer class of transformers: custom code is never run."
+        raise ModelError(f"The tokenizer in {folder} cannot be read: {first_line(error)}.", hint=hint) from error
     added = made.added_tokens_decoder if own is None else own.get_added_tokens_decoder()
     vocabulary = made.get_vocab() if own is None else own.get_vocab()
+    if vocabulary.keys() <= {token.content for token in added.values()}:  # transformers found no file of its class
+        hint = f"Name the class of its vocabulary in {_SETTINGS}: tokenizer_class BertTokenizer reads a vocab.txt."
+        raise ModelError(f"{type(made).__name__} reads no vocabulary in {folder}, only special tokens.", hint=hint)
     beyond = {piece for piece in vocabulary.values() if piece >= vocab_size}
-    if not all(piece in added and added[piece].special for piece in beyond):
-        raise ModelError(
-            f"The tokenizer in {folder} has {1 + max(beyond):,} entries, but the model embeds only {vocab_size:,}.",
-            hint="Tokenizer and weights belong to different models; save the model's tokenizer in this folder.",
+    if not beyond <= added.keys():
+        problem = (
+            f"The tokenizer in {folder} has {1 + max(beyond):,} entries, but the model embeds only {vocab_size:,}."
         )
+        hint = "Tokenizer and weights belong to different models; save the model's tokenizer in this folder."
+        raise ModelError(problem, hint=hint)
     tokenizer = made
     if own is not None and not (made.is_fast and rules_of(made.backend_tokenizer) == rules_of(own)):
         tokenizer = with_rules(made, own)
@@ -98,17 +100,25 @@ def _read(folder: Path) -> tuple[Any, Tokenizer | None]:
 def _of_sentencepiece(file: Path, made: Any) -> tuple[Any, Tokenizer]:
     """Return a tokenizer and the rules of its sentencepiece model, of which transformers 5 drops some."""
     proto = import_protobuf().ModelProto.FromString(file.read_bytes())
-    if proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM:
-        made.vocab_file = str(file)
-        rules: Tokenizer = SLOW_TO_FAST_CONVERTERS[type(made).__name__](made).converted()
+    spec, kind = proto.normalizer_spec, SLOW_TO_FAST_CONVERTERS.get(type(made).__name__)
+    unigram = proto.trainer_spec.model_type == proto.trainer_spec.UNIGRAM
+    if unigram and kind is not None:
+        made.vocab_file, made.add_prefix_space = str(file), spec.add_dummy_prefix
+        with_bytes = {"handle_byte_fallback": proto.trainer_spec.byte_fallback}
+        rules: Tokenizer = type("", (kind,), with_bytes)(made).converted()
+        if not spec.remove_extra_whitespaces:
+            steps = [step for step in rules.normalizer if not re.search(r"Strip\(| \{2,\}", str(step))]
+            rules.normalizer = normalizers.Sequence(steps)
+    elif unigram or not isinstance(made.backend_tokenizer.model, models.BPE):
+        raise ValueError(f"{type(made).__name__} does not read the kind of pieces in {file.name}")
     else:
         if type(made) in (PreTrainedTokenizerFast, LlamaTokenizer):
             # With a start token by default, as before transformers 5.
             settings = _settings_of(file.parent)
             ends = {f"add_{end}_token": settings.get(f"add_{end}_token", end == "bos") for end in ("bos", "eos")}
             made = LlamaTokenizer.from_pretrained(file.parent, **ends)
-        rules, spec = copy.deepcopy(made.backend_tokenizer), proto.normalizer_spec
-        steps: list[Any] = [normalizers.Precompiled(spec.precompiled_charsmap)] if spec.precompiled_charsmap else []
+        rules = copy.deepcopy(made.backend_tokenizer)
+        steps = [normalizers.Precompiled(spec.precompiled_charsmap)] if spec.precompiled_charsmap else []
         if spec.remove_extra_whitespaces:
             steps += [normalizers.Strip(), normalizers.Replace(Regex(" {2,}"), " ")]
         steps += [normalizers.Prepend("▁")] * spec.add_dummy_prefix
