@@ -208,6 +208,10 @@ PROBLEMS = {
     "another shape": (lambda folder: edit(folder / "config.json", type_vocab_size=1), "another shape"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "has no config"),
     "a damaged config": (lambda folder: (folder / "config.json").write_text("{"), "Cannot read"),
+    "no family": (lambda folder: edit(folder / "config.json", model_type=None), "has no model_type"),
+    "another rotation": (
+        lambda folder: edit(folder / "config.json", rope_parameters={"rope_type": "ntk"}), "rope_type 'ntk'",
+    ),
     "an unknown family": (lambda folder: edit(folder / "config.json", model_type="t5"), "is not supported"),
     "quantised": (lambda folder: edit(folder / "config.json", quantization_config={"bits": 4}), "quantization_config"),
     "an adapter": (lambda folder: edit(folder / "adapter_config.json", r=8), "holds an adapter"),
@@ -310,17 +314,20 @@ def test_weights_linked_into_a_cache(tiny_folder, tmp_path, cache):
 
 @pytest.mark.parametrize("name", [WEIGHTS, "tokenizer.json", f"2_Dense/{WEIGHTS}"])
 def test_a_pointer_of_git_lfs_is_named(folder, name):
-    (folder / name).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 90868376\n")
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:0123\nsize 90868376\n"
+    (folder / "pytorch_model.bin").write_text(pointer)
+    load_encoder(folder)  # pickled weights are not needed
+    (folder / name).write_text(pointer)
     with pytest.raises(ModelError, match=rf"{name} is a Git LFS pointer") as refused:
         load_encoder(folder)
     assert "git lfs pull" in refused.value.hint
 
 
-def test_a_special_token_without_an_embedding_is_fine_until_a_text_has_it(tiny_folder, tmp_path):
+def test_an_added_token_without_an_embedding_is_fine_until_a_text_has_it(tiny_folder, tmp_path):
     folder = shutil.copytree(tiny_folder("gpt2"), tmp_path / "model")
     tokenizer = tiny_tokenizer()
     tokenizer.add_special_tokens({"pad_token": "<pad>"})
-    tokenizer.add_special_tokens({"extra_special_tokens": [f"<{number}>" for number in range(VOCABULARY)]})
+    tokenizer.add_tokens([f"<{number}>" for number in range(VOCABULARY)])
     tokenizer.save_pretrained(folder)
     encoder = load_encoder(folder)
     assert np.abs(encoder.encode(TEXTS) - load_encoder(tiny_folder("gpt2")).encode(TEXTS)).max() == 0
@@ -408,7 +415,8 @@ HUB_NAMES = {
 HUB_ONLY = {
     "activation_function": "swiglu", "rotary_emb_fraction": 1.0, "rotary_emb_interleaved": False, "prenorm": False,
     "rotary_emb_scale_base": None, "use_rms_norm": False, "causal": False, "fused_bias_fc": True, "use_xentropy": True,
-    "summary_type": "cls_index", "auto_map": {"AutoModel": "owner/name--modeling.Model"},
+    "summary_type": "cls_index", "mask_token_id": 4, "tie_word_embeddings": True,
+    "auto_map": {"AutoModel": "owner/name--modeling.Model"},
 }  # fmt: skip
 
 
@@ -433,6 +441,9 @@ def test_fields_under_the_names_of_other_code(hub_style, tmp_path):
     assert not {*HUB_NAMES.values(), *HUB_ONLY} & values.keys()
     edit(hub_style / "config.json", rotary_scaling_factor=2, max_trained_positions=20)
     assert load_encoder(hub_style).max_length == 20  # longer texts depend on others in the batch
+    edit(tmp_path / "llama.json", model_type="llama", d_model=64, num_hidden_layers=2, n_kv_heads=4, norm_eps=0.1)
+    llama = load_config(tmp_path / "llama.json")
+    assert (llama.hidden_size, llama.num_key_value_heads, llama.rms_norm_eps) == (64, 4, 0.1)
     case = load_config(shared_part("cases") / "nomic-hub-config/config.json")
     assert (case.num_hidden_layers, case.max_position_embeddings, case.vocab_size) == (6, 2048, 8192)
     assert (case.rope_parameters["rope_theta"], case.hidden_act, case.layer_norm_eps) == (10_000, "silu", 1e-12)

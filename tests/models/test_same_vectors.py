@@ -78,9 +78,13 @@ def differs(folder: Path) -> bool:
     return found.shape != theirs.shape or not np.allclose(found, theirs, atol=1e-5)
 
 
-def test_the_folder_itself_is_read_and_equal(pipeline):
-    assert load_encoder(pipeline).encode(TEXTS).shape == (3, 16)
-    assert not differs(pipeline)
+def test_the_folder_itself_is_read_and_equal(pipeline, tmp_path):
+    trusting = Path(shutil.copytree(pipeline, tmp_path / "model"))
+    path = trusting / "sentence_bert_config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"config_args": {"trust_remote_code": True}}))
+    for folder in (pipeline, trusting):
+        assert load_encoder(folder).encode(TEXTS).shape == (3, 16)
+        assert not differs(folder)
 
 
 @pytest.mark.parametrize("file", FIELDS)

@@ -20,10 +20,11 @@ from transformers import (
     PretrainedConfig,
     PreTrainedModel,
 )
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError, first_line, known_name
+from truncate_kit.core.errors import ModelError, UsageError, first_line, known_name
 from truncate_kit.core.files import is_there, local_path, read_json
 from truncate_kit.core.hardware import select_device
 from truncate_kit.core.workspace import miniature_names, miniature_path, settings_of, was_trained
@@ -56,6 +57,8 @@ _OTHER_NAMES = {
     "layer_norm_epsilon": "layer_norm_eps", "activation_function": "hidden_act",
     "resid_pdrop": "hidden_dropout_prob", "attn_pdrop": "attention_probs_dropout_prob",
     "rotary_emb_base": "rope_theta", "rotary_base": "rope_theta", "rope_base": "rope_theta",
+    "d_model": "hidden_size", "ffn_dim": "intermediate_size", "n_kv_heads": "num_key_value_heads",
+    "num_kv_heads": "num_key_value_heads", "norm_eps": "rms_norm_eps", "rms_norm_epsilon": "rms_norm_eps",
 }  # fmt: skip
 _GATES = {"swiglu": "silu", "geglu": "gelu", "glu": "sigmoid"}  # the gate's activation, in classes with gates
 # Values at which transformers' classes compute the same; other unknown fields must be unset.
@@ -63,8 +66,8 @@ _NEUTRAL = {"rotary_emb_fraction": 1, "layer_norm_type": "layer_norm", "scale_at
 _WITHOUT_EFFECT = {
     "dense_seq_output", "emb_pooler", "embd_pdrop", "fused_bias_fc", "fused_dropout_add_ln", "gradient_checkpointing",
     "matryoshka_dimensions", "max_trained_positions", "model_max_length", "n_ctx", "pack_qkv",
-    "pad_vocab_size_multiple", "reorder_and_upcast_attn", "rotary_scaling_factor", "unpad_inputs", "use_flash_attn",
-    "use_memory_efficient_attention", "use_xentropy",
+    "pad_vocab_size_multiple", "reorder_and_upcast_attn", "rotary_scaling_factor", "tie_word_embeddings",
+    "unpad_inputs", "use_flash_attn", "use_memory_efficient_attention", "use_xentropy",
 }  # fmt: skip
 _WEIGHTS = ("*.safetensors", "*.bin")
 # Unused weights: buffers of earlier versions, and cross-attention.
@@ -141,10 +144,11 @@ def _reader_of(folder: Path, transformer: Path, config: PretrainedConfig, asked:
         tokenizer = load_tokenizer(transformer, config.vocab_size)
         types = "token_type_ids" in tokenizer.model_input_names and (getattr(config, "type_vocab_size", None) or 0) > 1
         if types and any(tokenizer("a").get("token_type_ids", ())):
-            raise ModelError(
-                f"The tokenizer in {transformer} gives token types other than 0 to a single text, which is not kept.",
-                hint="Set type_id 0 in `single` of the post_processor in tokenizer.json if the model was trained so.",
+            problem = (
+                f"The tokenizer in {transformer} gives token types other than 0 to a single text, which is not kept."
             )
+            hint = "Set type_id 0 in `single` of the post_processor in tokenizer.json if the model was trained so."
+            raise ModelError(problem, hint=hint)
     positions = position_limit(config)
     # sentence-transformers' limit replaces the tokenizer's.
     length = usable_length(limit or tokenizer.model_max_length, positions) if asked is None else asked
@@ -191,23 +195,24 @@ def load_config(name: str | Path) -> PretrainedConfig:
     if not path.is_file():
         raise ModelError(f"{path.parent} has no config.json.", hint="Give the folder of a saved transformer model.")
     values = read_json(path)
-    family_of(str(values.get("model_type") or "") if isinstance(values, dict) else "")
+    if not (kind := values.get("model_type") if isinstance(values, dict) else None):
+        raise ModelError(f"{path} has no model_type.", hint='Add the field, for a BERT as "model_type": "bert".')
+    family_of(str(kind))
     check_kept(path, values, quantization_config=(None, {}))
     for field in ("attn_implementation", "_attn_implementation"):
         if values.get(field) not in (None, "eager", "sdpa"):
             _logger.warning("%s has %s %r, which needs a compiler or a GPU: sdpa is used.", path, field, values[field])
     if values.get("auto_map"):
         _logger.warning("%s refers to custom code (auto_map). It is not run; transformers' own class is used.", path)
+    values = _in_own_words(path, {key: value for key, value in values.items() if key not in _CALLING})
     try:
-        values = _in_own_words(path, {key: value for key, value in values.items() if key not in _CALLING})
         config = AutoConfig.for_model(**values)
-    except TruncateKitError:
-        raise
     except Exception as error:  # each class validates in its own way
         raise ModelError(f"{path} is invalid: {first_line(error)}.", hint="Check the values in this file.") from error
     rotary = ("rope", "rotary") if hasattr(config, "rope_parameters") else ()
     # transformers uses absolute positions for other types.
     check_kept(path, values, position_embedding_type=(None, "absolute", *rotary))
+    check_kept(path, getattr(config, "rope_parameters", None) or {}, rope_type=("default", *ROPE_INIT_FUNCTIONS))
     return config
 
 
@@ -224,11 +229,10 @@ def _in_own_words(path: Path, values: dict[str, Any]) -> dict[str, Any]:
     left = settings_of({name: value for name, value in values.items() if name not in own and name not in renamed})
     for name, value in left.items():
         usual = value == _NEUTRAL[name] if name in _NEUTRAL else value in (None, False, 0, "", [], {})
-        if not usual and name not in _WITHOUT_EFFECT:
-            raise ModelError(
-                f"{path} has {name} {value!r}, a field of code in the model's repository, which is not run.",
-                hint="Use a model of transformers' own class, or remove the field if it does not change vectors.",
-            )
+        if not usual and name not in _WITHOUT_EFFECT and not name.endswith("_token_id"):
+            problem = f"{path} has {name} {value!r}, a field of code in the model's repository, which is not run."
+            hint = "Use a model of transformers' own class, or remove the field if it does not change vectors."
+            raise ModelError(problem, hint=hint)
     if left.get("rotary_scaling_factor"):  # longer texts would be scaled by the length of their batch
         longest = left.get("max_trained_positions") or 2048
         kept["max_position_embeddings"] = min(longest, kept.get("max_position_embeddings", longest))
@@ -255,15 +259,9 @@ def load_backbone(
     with naming_damage(folder), quiet_transformers():
         _check_size(folder, config)
         _check_kinds(folder)
-        backbone, report = AutoModel.from_pretrained(
-            folder,
-            config=config,
-            dtype=torch.float32,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported below
-            trust_remote_code=False,
-            **({"attn_implementation": attention} if attention else {}),
-        )
+        options: dict[str, Any] = {"attn_implementation": attention} if attention else {}
+        options |= {"config": config, "dtype": torch.float32, "output_loading_info": True, "trust_remote_code": False}
+        backbone, report = AutoModel.from_pretrained(folder, ignore_mismatched_sizes=True, **options)  # reported below
     headless = {key for key in report["missing_keys"] if key.startswith(f"{pooler}.")}
     if pooler is not None and (headless or not keep_pooler):
         setattr(backbone, pooler, None)
@@ -283,10 +281,9 @@ def _check_names(folder: Path, backbone: PreTrainedModel, report: dict[str, Any]
     problems = {"are missing": report["missing_keys"], "have another shape": reshaped, "are in extra blocks": unused}
     for problem, weights in problems.items():
         if weights:
-            raise ModelError(
-                f"The weights in {folder} do not fit config.json: {len(weights)} {problem}, such as {min(weights)}.",
-                hint="Use a complete checkpoint with its original config.json. To remove blocks, use `truncate()`.",
-            )
+            found = f"{len(weights)} {problem}, such as {min(weights)}"
+            hint = "Use a complete checkpoint with its original config.json. To remove blocks, use `truncate()`."
+            raise ModelError(f"The weights in {folder} do not fit config.json: {found}.", hint=hint)
 
 
 def _check_size(folder: Path, config: PretrainedConfig) -> None:
@@ -296,18 +293,16 @@ def _check_size(folder: Path, config: PretrainedConfig) -> None:
     """
     stored = sum(file.stat().st_size for kind in _WEIGHTS for file in folder.glob(kind) if file.is_file())
     if not stored:
-        raise ModelError(
-            f"{folder} has no weights: no model.safetensors and no pytorch_model.bin, as one file or in shards.",
-            hint="Download or save the model in one of these formats.",
-        )
+        problem = f"{folder} has no weights: no model.safetensors and no pytorch_model.bin, as one file or in shards."
+        raise ModelError(problem, hint="Download or save the model in one of these formats.")
     with torch.device("meta"):
         described = sum(weight.numel() for weight in AutoModel.from_config(copy.deepcopy(config)).parameters())
     if described > stored:
-        raise ModelError(
-            f"{folder / 'config.json'} describes {described:,} weights, but the weight files in this folder have only "
-            f"{stored:,} bytes.",
-            hint="Configuration and weights belong to different models, or a file is damaged: download both again.",
+        problem = (
+            f"{folder}/config.json describes {described:,} weights, but the weight files have only {stored:,} bytes."
         )
+        hint = "Configuration and weights belong to different models, or a file is damaged: download both again."
+        raise ModelError(problem, hint=hint)
 
 
 def _check_kinds(folder: Path) -> None:

@@ -61,7 +61,7 @@ _USUAL = {
     "transformer_task": "feature-extraction", "module_output_name": "token_embeddings", "use_safetensors": True,
     "modality_config": {"text": {"method": "forward", "method_output_name": "last_hidden_state"}},
 }  # fmt: skip
-_UNSET: tuple[Any, ...] = (None, False, "", {}, [])
+_UNSET: tuple[Any, ...] = (None, False, "", {}, [], {"trust_remote_code": True}, {"trust_remote_code": False})
 _ON_VECTORS = {  # of modules after pooling
     "module_input_name": ("sentence_embedding",), "module_output_name": (None, "sentence_embedding"),
 }  # fmt: skip
@@ -84,14 +84,12 @@ def check_links(folder: Path, place: Path) -> None:
         cache = real.parents[1] if real.parent.name == "blobs" else None
         cached = cache and (root.is_relative_to(cache) or cache.match("models--*") or (cache / "snapshots").is_dir())
         if not real.is_relative_to(root) and not cached:
-            raise ModelError(
-                f"{file} leads to {real}, outside the model's own folder.",
-                hint="Copy the file into the folder if it belongs to the model and you trust its author.",
-            )
-        if file.is_file() and file.stat().st_size < _POINTER_BYTES and file.read_bytes().startswith(_POINTER):
-            raise ModelError(
-                f"{file} is a Git LFS pointer, not the file itself.", hint="Run `git lfs pull` in the clone."
-            )
+            hint = "Copy the file into the folder if it belongs to the model and you trust its author."
+            raise ModelError(f"{file} leads to {real}, outside the model's own folder.", hint=hint)
+        read = file.is_file() and not (file.suffix == ".bin" and any(place.glob("*.safetensors")))
+        if read and file.stat().st_size < _POINTER_BYTES and file.read_bytes().startswith(_POINTER):
+            problem = f"{file} is a Git LFS pointer, not the file itself."
+            raise ModelError(problem, hint="Run `git lfs pull` in the clone.")
 
 
 def read_weights(place: Path) -> dict[str, Tensor]:
