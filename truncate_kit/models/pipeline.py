@@ -111,10 +111,8 @@ def naming_damage(place: Path) -> Iterator[None]:
     except TruncateKitError:
         raise
     except pickle.UnpicklingError as error:
-        raise ModelError(
-            f"The pickled weights in {place} hold objects other than tensors, which could run code; they are not read.",
-            hint="Use a checkpoint in safetensors.",
-        ) from error
+        problem = f"The pickled weights in {place} hold objects other than tensors, which could run code: not read."
+        raise ModelError(problem, hint="Use a checkpoint in safetensors.") from error
     except Exception as error:  # each class checks in its own way
         hint = "Check that configuration and weights belong to the same model; download or save the model again."
         problem = f"The model in {place} cannot be read: {type(error).__name__}, {first_line(error)}."
