@@ -41,11 +41,12 @@ def test_a_cloned_set_has_the_splits_that_load_dataset_finds(shared_cases):
         assert [(pair.first, pair.second, pair.target) for pair in splits.split(name)] == wanted
 
 
-@pytest.mark.parametrize("dev", ["dev", "validation"])
+@pytest.mark.parametrize(("dev", "test"), [("dev", "test"), ("validation", "eval"), ("trial", "evaluation")])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_splits_of_a_clone(tmp_path, layout, dev):
+def test_splits_of_a_clone(tmp_path, layout, dev, test):
     for split, rows in SPLITS.items():
-        write_table(tmp_path / "stsb" / layout.format(dev if split == "dev" else split), NAMES, rows)
+        name = {"dev": dev, "test": test}.get(split, split)
+        write_table(tmp_path / "stsb" / layout.format(name), NAMES, rows)
     (tmp_path / "stsb" / "dataset_infos.json").write_text("{}")
     write_table(tmp_path / "stsb" / ".cache" / "train.csv", NAMES, ROWS)
     assert texts(load_pairs(tmp_path / "stsb")) == {name: [row[0] for row in rows] for name, rows in SPLITS.items()}
@@ -89,12 +90,14 @@ def test_two_sets_are_not_joined(tmp_path, one, other):
     assert all(name in str(caught.value) for name in (one, other))
 
 
-def test_a_folder_with_one_table(tmp_path):
+@pytest.mark.parametrize("name", ["pairs.tsv", "data/pairs.tsv"])
+def test_a_folder_with_one_table(tmp_path, name):
+    (tmp_path / "dataset_infos.json").write_text("{}")
     rows = [("dev" if n > 20 else "train", *row) for n, row in enumerate(ROWS)]
-    write_table(tmp_path / "pairs.tsv", ("split", *NAMES), rows)
+    write_table(tmp_path / name, ("split", *NAMES), rows)
     assert texts(load_pairs(tmp_path))["dev"] == [row[0] for row in ROWS[21:]]
     assert len(read_trained_pairs(tmp_path)) == 30
-    write_table(tmp_path / "pairs.tsv", NAMES, ROWS)
+    write_table(tmp_path / name, NAMES, ROWS)
     assert len(load_pairs(tmp_path).train) == len(read_trained_pairs(tmp_path)) == 30
 
 

@@ -88,6 +88,7 @@ STSB_COLUMNS = ("split", "genre", "dataset", "year", "sid", "score", "sentence1"
         ("SemEval_set", ("TRAIN", "TRIAL", "TEST")),
         ("fold", ("training", "validation", "testing")),
         ("split_name", ("Train", "Val", "Test")),
+        ("phase", ("train", "validation_matched", "eval")),
     ],
 )
 def test_a_column_of_splits_divides_a_file_as_published(tmp_path, column, names):

@@ -15,6 +15,7 @@ from tests.support.files import write_table
 from truncate_kit.core.errors import DataError
 from truncate_kit.data.pairs import SPLIT_NAMES, load_pairs, read_pairs
 from truncate_kit.data.tables import iter_texts, read_texts
+from truncate_kit.data.triplets import load_triplets
 
 HEAD = "sentence1,sentence2,score\n"
 GOOD = "a cat,a dog,2.5\n"
@@ -161,6 +162,14 @@ def test_columns_that_are_not_used_take_no_memory(tmp_path, name):
         read_texts(path, column="embedding")
 
 
+def test_repeated_passages_take_the_memory_of_one(tmp_path):
+    path, passages = tmp_path / "p.parquet", pyarrow.struct([("docid", pyarrow.string()), ("text", pyarrow.string())])
+    lists = pyarrow.array([[{"docid": f"{n}", "text": "a" * 2**20}] for n in range(50)], pyarrow.list_(passages))
+    pyarrow.parquet.write_table(pyarrow.table({"query": ["q"] * 50, "pos": lists}), path)
+    assert load_triplets(path).rows == (("q", "a" * 2**20),) * 50
+    assert peak_of(lambda: load_triplets(path)) < 10 * 2**20
+
+
 def test_rows_with_a_key_each_take_linear_memory(tmp_path):
     """Each key as a column of all rows would take 25 million cells."""
     path = tmp_path / "p.jsonl"
@@ -201,6 +210,20 @@ def test_tsv_is_read_as_it_was_written(tmp_path, texts, quoting):
         writer = csv.writer(stream, delimiter="\t", **quotes)
         writer.writerows([("sentence1", "sentence2", "score"), *((text, "b", 1.5) for text in texts)])
     assert [pair.first for pair in read_pairs(path)] == texts
+
+
+def test_sentences_in_quotes_from_one_row_to_another(tmp_path):
+    """MRPC has such; each line has the fields of a row."""
+    path = tmp_path / "p.tsv"
+    for rows in ([('"He left', "a"), ("b", "c"), ('He came"', "d")], [("a", '"He left'), ("b", 'He came"')]):
+        path.write_text("\n".join(["sentence1\tsentence2\tscore", *("\t".join((*row, "1")) for row in rows)]))
+        assert [(pair.first, pair.second) for pair in read_pairs(path)] == rows
+
+
+def test_a_writer_that_encloses_commas(tmp_path):
+    path = tmp_path / "p.tsv"
+    path.write_text("sentence1\tsentence2\tscore\n" + '"Yes, he did."\ta\t1\n' * 3)
+    assert [pair.first for pair in read_pairs(path)] == ["Yes, he did."] * 3
 
 
 def test_a_quote_that_never_ends(tmp_path):
@@ -300,6 +323,13 @@ def test_rows_need_one_column_of_texts(tmp_path):
 def test_booleans_are_scores(tmp_path, name):
     path = write_table(tmp_path / name, ("sentence1", "sentence2", "score"), [("a", "b", True), ("c", "d", False)])
     assert [pair.target for pair in read_pairs(path)] == [1.0, 0.0]
+
+
+@pytest.mark.parametrize("name", ["p.csv", "p.tsv"])
+def test_columns_without_a_name_are_not_used(tmp_path, name):
+    """Spreadsheets write them for empty cells."""
+    path = write_table(tmp_path / name, ("sentence1", "sentence2", "score", "", ""), [("a", "b", 1, "", "")])
+    assert len(read_pairs(path)) == 1
 
 
 @pytest.mark.parametrize("name", ["p.csv", "p.tsv"])

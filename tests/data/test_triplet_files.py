@@ -27,11 +27,12 @@ NLI = [
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".parquet"])
-@pytest.mark.parametrize("columns", [("anchor", "positive", "negative"), ("sent0", "sent1", "hard_neg")])
+@pytest.mark.parametrize("columns", [("anchor", "pos", "negative"), ("question", "positive_ctxs", "hard_neg_ctxs")])
 def test_three_texts_a_row(tmp_path, suffix, columns):
     found = load_triplets(write(tmp_path / f"rows{suffix}", columns, ROWS), negatives=True)
     assert found.rows == tuple(ROWS)
-    assert f"3 rows of {', '.join(columns)}" in found.note
+    assert f"3 rows of {', '.join(columns)})" in found.note
+    assert "only hard-negatives learns from the negatives" in load_triplets(tmp_path / f"rows{suffix}").note
 
 
 def test_two_texts_a_row_and_told_columns(tmp_path):

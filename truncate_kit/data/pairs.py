@@ -25,7 +25,6 @@ from truncate_kit.data.tables import (
     data_files,
     find_columns,
     format_of,
-    is_table,
     plain_name,
     read_shards,
     read_table,
@@ -45,8 +44,8 @@ MOST_CLASSES = 20  # a column with more distinct values does not hold classes
 SPLIT_NAMES = ("train", "dev", "test")
 _SPLITS = {
     **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("dev", "development", "validation", "valid", "val"), "dev"),
-    **dict.fromkeys(("test", "testing"), "test"),
+    **dict.fromkeys(("dev", "development", "validation", "valid", "val", "trial"), "dev"),  # SICK has a trial split
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),  # as in load_dataset
 }
 """Splits by the names of files, hub splits and values of a split column."""
 _SHARD = re.compile(r"[-_.]?\d+(-of-\d+)?(-[0-9a-f]{16})?(?=\.[a-z.]+$)")
@@ -92,6 +91,11 @@ def pairs_fingerprint(pairs: Iterable[TextPair]) -> str:
 def distinct_texts(pairs: Iterable[TextPair]) -> list[str]:
     """Return the distinct texts by first appearance."""
     return list(dict.fromkeys(text for pair in pairs for text in (pair.first, pair.second)))
+
+
+def num_distinct(pairs: Iterable[TextPair]) -> int:
+    """Count the distinct pairs; the order of the two texts does not matter."""
+    return len({frozenset((pair.first, pair.second)) for pair in pairs})
 
 
 def index_texts(pairs: Sequence[TextPair], texts: Sequence[str] | None = None) -> tuple[list[str], PairPlaces]:
@@ -261,8 +265,8 @@ def load_pairs(
     """Load sentence pairs from a file, a folder of splits, the hub (such as "stsb"), or this package ("bundled").
 
     A single file is divided by its column `split` if it has one (`split_tables`), else at random. A folder of word
-    similarity sets is merged (`load_words`). Dev and test splits with hidden labels, all -1 as in GLUE, are left out
-    with a note.
+    similarity sets is merged (`load_words`). Dev and test splits without labels (no column, or all -1, as in GLUE) are
+    left out with a note.
 
     columns: Column names of first text, second text and score; by default common names.
     scale: Lowest and highest possible score; by default known or inferred.
@@ -283,7 +287,7 @@ def load_pairs(
     shown = {split: table for split, table in tables.items() if split not in hidden}
     sets = _pair_sets(name, shown or tables, columns, scale, classes=classes)
     one_file = path.is_file() and str(name_or_path) != BUNDLED and len(tables) == 1
-    notes = tuple(f"{name}/{split} has no labels (all are -1) and is left out." for split in hidden if shown)
+    notes = tuple(f"{name}/{split} has no labels and is left out." for split in hidden if shown)
     splits = PairSplits(name=name, one_file=one_file, notes=notes, **sets)
     return complete_splits(splits) if divide and one_file else splits
 
@@ -317,7 +321,7 @@ def read_tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
     if name == BUNDLED or path.is_dir():
         folder = BUNDLED_FOLDER if name == BUNDLED else path
         tables = divided({split: read_shards(files) for split, files in find_split_files(folder).items()})
-        if not tables and len(files := data_files(folder)) == 1:
+        if not tables and len(files := data_files(folder, 3)) == 1:
             return short_name(path), split_tables(files[0])
         if not tables:
             hint = f"Name the files train, dev (or validation) and test, ending in {', '.join(PAIR_FORMATS)}. "
@@ -338,18 +342,17 @@ def split_tables(path: Path) -> dict[str, Table]:
 def divided(tables: dict[str, Table]) -> dict[str, Table]:
     """Divide a single table by its column of splits, if any; return several tables unchanged.
 
-    The column's name holds split, or ends in set, fold or partition, and each value names a split, as in
-    `stsbenchmark.tsv` and SICK. Raises `DataError` if a column `split` holds other values.
+    The column's name holds split, or ends in set, fold, partition, phase, mode or usage, and each value names a split,
+    as in `stsbenchmark.tsv` and SICK. Raises `DataError` if a column `split` holds other values.
     """
     if len(tables) != 1:
         return tables
     (table,) = tables.values()
-    names = {**_SPLITS, "trial": "dev"}  # SICK has a trial split
     for column in sorted(table.columns, key=lambda column: plain_name(column) != "split"):
-        if not re.search("split|(set|fold|partition)$", plain_name(column)):
+        if not re.search("split|(set|fold|partition|phase|mode|usage)$", plain_name(column)):
             continue
         values = table.labels(column, may_be_empty=True)
-        splits = [names.get(value.lower()) for value in values]
+        splits = list(map(split_named, values))
         if None not in splits:
             rows = {split: [row for row, own in enumerate(splits) if own == split] for split in SPLIT_NAMES}
             return {split: table.select(chosen) for split, chosen in rows.items() if chosen}
@@ -370,12 +373,10 @@ def find_split_files(folder: Path) -> dict[str, list[Path]]:
     for path in data_files(folder):
         if stem_of(path) in _SPLITS:
             found.setdefault(_SPLITS[stem_of(path)], []).append(path)
-    clone = not found
-    if clone:
-        for path in sorted(chain.from_iterable(folder.glob(levels) for levels in ("*", "*/*", "*/*/*"))):
-            place = path.relative_to(folder)
-            split = next(filter(None, map(split_named, reversed(place.parts))), None)
-            if split is not None and is_table(path) and not any(part.startswith(".") for part in place.parts):
+    if clone := not found:
+        for path in data_files(folder, 3):
+            parts = path.relative_to(folder).parts
+            if split := next(filter(None, map(split_named, reversed(parts))), None):
                 found.setdefault(split, []).append(path)
     for split, paths in found.items():
         names = {str(path.relative_to(folder)): _SHARD.sub("", str(path.relative_to(folder))) for path in paths}
@@ -467,8 +468,8 @@ def _pair_sets(
 
 
 def _hides(table: Table, columns: Sequence[str] | None, *, classes: bool) -> bool:
-    values = table.values(_columns(table, columns, LABEL if classes else SCORE)[2])
-    return {*map(str, values)} <= {"-1", "-1.0"}
+    found = columns or ("", "", *(find_columns(table, LABEL if classes else SCORE) or find_columns(table, LABEL)))
+    return len(found) < 3 or {*map(str, table.values(found[2]))} <= {"-1", "-1.0"}
 
 
 def _columns(table: Table, wanted: Sequence[str] | None, role: str) -> Sequence[str]:

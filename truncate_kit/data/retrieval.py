@@ -161,14 +161,16 @@ def _texts_by_id(folder: Path, name: str) -> dict[str, str]:
         raise DataError(f"{folder} holds no {name}.jsonl.", hint=_LAYOUT)
     table, is_corpus = read_table(path), name == "corpus"
     check_columns(table, ("_id", "text"))
-    texts = table.texts("text", may_be_empty=is_corpus)
+    texts = map(" ".join, table.lists("text", may_be_empty=True))
     titles = table.values("title") if is_corpus else [None] * len(table)
     by_id: dict[str, str] = {}
     for row, (value, title, text) in enumerate(zip(table.values("_id"), titles, texts, strict=True)):
         key = "" if value is None else str(value).strip()  # an id may be a number
-        if not key or key in by_id:
-            raise table.problem(row, f"the id {key!r} is empty or repeated.", hint="Give each row its own id.")
-        by_id[key] = f"{str(title or '').strip()} {text}".strip()
+        whole = f"{str(title or '').strip()} {text}".strip()
+        if not key or by_id.get(key, whole) != whole:
+            raise table.problem(row, f"the id {key!r} is empty or repeated.", hint="Give each text its own id.")
+        if whole or is_corpus:  # an empty query finds nothing
+            by_id[key] = whole
     return by_id
 
 

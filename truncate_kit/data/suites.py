@@ -98,7 +98,9 @@ def _find_sets(folders: Sequence[Path], sets: Mapping[str, Collection[str]]) -> 
             raise DataError(f"{name} was found several times: {places}.", hint="Keep one of them.")
         for home in homes:
             inner = home / _LANGUAGE if (home / _LANGUAGE).is_dir() else home
-            found[name] = _files_of_set(inner) if inner.is_dir() else [home]
+            files = data_files(inner) if inner.is_dir() else [home]
+            files = [file for file in files if file == home or format_of(file) != ".json" or split_named(file.name)]
+            found[name] = files or list(chain.from_iterable(find_split_files(inner).values()))
             if not found[name]:
                 raise DataError(f"{inner} holds no tables of {name}.", hint="Add tables, or remove the folder.")
             tables = [str(file).lower().rpartition(format_of(file))[0] for file in found[name]]
@@ -109,11 +111,6 @@ def _find_sets(folders: Sequence[Path], sets: Mapping[str, Collection[str]]) -> 
         hint = f"Give each set a folder or a file of its name, such as {one}/test.csv or {one}.csv."
         raise DataError(f"{folders[0]} holds none of the sets {', '.join(sets)}.", hint=hint)
     return found
-
-
-def _files_of_set(folder: Path) -> list[Path]:
-    files = [file for file in data_files(folder) if format_of(file) != ".json" or split_named(file.name)]
-    return files or list(chain.from_iterable(find_split_files(folder).values()))
 
 
 def _scored(name: str, files: list[Path], *, joined: bool) -> Iterator[PairSet]:

@@ -12,6 +12,7 @@ import math
 import re
 import sys
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -37,7 +38,8 @@ _NAMES = {
     PAIR: (
         "sentence1,sentence2 sentencea,sentenceb text1,text2 texta,textb first,second anchor,positive sent0,sent1 "
         "premise,hypothesis word1,word2 question1,question2 query,relevant query,positive query,passage "
-        "query,document question,answer query,answer query,pos query,positives query,positivepassages anchor,positives"
+        "query,document question,answer query,answer query,pos query,positives query,positivepassages anchor,positives "
+        "anchor,pos question,positivectxs"
     ),
     SCORE: "score similarity similarityscore relatedness relatednessscore gold goldscore target",
     LABEL: "label class goldlabel relation entailment entailmentlabel entailmentjudgment isduplicate",
@@ -73,9 +75,11 @@ def is_table(path: Path) -> bool:
     return path.is_file() and format_of(path) in PAIR_FORMATS
 
 
-def data_files(folder: Path) -> list[Path]:
-    """Return the table files of a folder, sorted."""
-    return sorted(filter(is_table, folder.iterdir()))
+def data_files(folder: Path, levels: int = 1) -> list[Path]:
+    """Return the tables in a folder, and below it, sorted, without hidden files and hub metadata."""
+    paths = chain.from_iterable(folder.glob("/".join("*" * level)) for level in range(1, levels + 1))
+    left_out = re.compile(r"(^|/)(\.|dataset_infos?\.json$)")
+    return sorted(path for path in paths if is_table(path) and not left_out.search(str(path.relative_to(folder))))
 
 
 def _check_file(path: Path) -> None:
@@ -180,7 +184,7 @@ class Table:
         """Return a column as lists of stripped texts; a cell holds one text or a list."""
         cells = [value if isinstance(value, list) else [value] for value in self.values(column)]
         if may_be_empty:
-            cells = [[text for text in cell if text is not None and text != ""] for cell in cells]
+            cells = [[text for text in cell if text is not None and str(text).strip()] for cell in cells]
         places = [place for place, cell in zip(self.places, cells, strict=True) for _ in cell]
         texts = iter(replace(self, columns={column: list(chain(*cells))}, places=places).texts(column))
         return [list(islice(texts, len(cell))) for cell in cells]
@@ -357,8 +361,15 @@ def _values(array: Any) -> list[Any]:
         items = iter(_values(array.flatten()))
         sizes = array.value_lengths().to_pylist()
         return [None if size is None else list(islice(items, size)) for size in sizes]
-    values: list[Any] = array.to_pylist()
-    return list(map(_light, values)) if pyarrow.types.is_struct(array.type) else values
+    if pyarrow.types.is_struct(array.type):
+        parts = dict(zip((part.name for part in array.type), array.flatten(), strict=True))
+        titles, texts = (_values(parts[name]) if name in parts else [None] * len(array) for name in ("title", "text"))
+        light = functools.cache(lambda title, text: _light({"title": title, "text": text}))
+        rows = (
+            (None if isinstance(part, list | dict) else part for part in row) for row in zip(titles, texts, strict=True)
+        )
+        return [light(*row) if own else None for own, row in zip(array.is_valid().to_pylist(), rows, strict=True)]
+    return list(array.to_pylist())
 
 
 def _lines(path: Path, size: int | None) -> Iterator[Table]:
@@ -415,27 +426,30 @@ def _is_quoted(path: Path) -> bool:
 
     A writer encloses each field with a quote, a tab or a line break (Excel: also a comma), or each text.
     """
-    kinds, lines, is_open = set[str](), list[str](), False
+    kinds, lines, is_open, tabs = Counter[str](), list[str](), False, 0
     with opened_text(path) as stream:
         for line in stream:
             lines.append(line)
+            tabs = tabs or line.count("\t")
             is_open ^= line.count('"') % 2 == 1
             if is_open and len(lines) < _LINES_IN_FIELD:
                 continue  # a line break in quotes
+            if tabs and len(lines) > 1 and all(line.count("\t") == tabs for line in lines):
+                return False  # each line is a row
             row = "".join(lines).rstrip("\r\n")
             lines.clear()
-            if '"' not in row and {"text", "bare comma"} <= kinds:
+            if '"' not in row and {"text", "bare comma"} <= kinds.keys():
                 continue
             cells = list(_CELL.finditer(row))
             if sum(len(cell[0]) for cell in cells) < len(row):
                 return False
             for inside, bare in (cell.groups() for cell in cells):
                 if inside:
-                    kinds.add("needed" if re.search(r'["\t\r\n]', inside) else "comma" if "," in inside else "plain")
+                    kinds["needed" if re.search(r'["\t\r\n]', inside) else "comma" if "," in inside else "plain"] += 1
                 elif bare and not _NO_TEXT.fullmatch(bare):
-                    kinds |= {"text", "bare comma"} if "," in bare else {"text"}
-    needed = "needed" in kinds and "plain" not in kinds and not {"comma", "bare comma"} <= kinds
-    return not lines and (needed or bool(kinds & {"needed", "comma", "plain"} and "text" not in kinds))
+                    kinds.update(("text", "bare comma") if "," in bare else ("text",))
+    alike = "plain" not in kinds and not {"comma", "bare comma"} <= kinds.keys()
+    return not lines and ("text" not in kinds or (alike and ("needed" in kinds or kinds["comma"] > 2)))
 
 
 def _json_rows(path: Path, stream: Iterable[str]) -> tuple[str, Iterator[tuple[int, dict[str, Any]]]]:
@@ -491,7 +505,7 @@ def _light(value: Any) -> Any:
 
 
 def _check_names(source: str, names: Sequence[str]) -> None:
-    if len(set(names)) < len(names):
+    if len(set(named := list(filter(None, names)))) < len(named):
         hint = "Rename one of them; the first line names the columns."
         raise DataError(f"{source}: two columns have the same name: {', '.join(names)}.", hint=hint)
 
@@ -522,7 +536,7 @@ def find_columns(table: Table, role: str, hint: str = "") -> tuple[str, ...]:
 
 def find_negatives(table: Table) -> tuple[str, ...]:
     """Find the columns of hard negatives, such as negative, neg, hard_negatives and negative_1."""
-    pattern = re.compile(r"(hard)?neg(ative)?(s|texts?|passages?|documents?)?\d*")
+    pattern = re.compile(r"(hard)?neg(ative)?(s|texts?|passages?|documents?|ctxs)?\d*")
     return tuple(column for column in table.columns if pattern.fullmatch(plain_name(column)))
 
 

@@ -89,7 +89,8 @@ def load_triplets(
     found = [(anchor, own, list(chain(*more))) for anchor, own, *more in zip(anchors, positives, *others, strict=True)]
     rows, skipped = _rows(found, needed=negatives, every=negatives)
     note = f"Training: {name} ({len(rows):,} rows of {', '.join(names)}"
-    note += f"; {skipped:,} anchors without a negative are skipped)." if skipped else ")."
+    note += f"; {skipped:,} anchors without a negative are skipped" if skipped else ""
+    note += ")." if negatives or not others else "; only hard-negatives learns from the negatives)."
     return TripletSet(name=name, rows=rows, note=note)
 
 
