@@ -181,7 +181,7 @@ def text_blocks(
     order = rank.argsort(stable=True)
     starts = torch.cat([torch.tensor([0]), rank[order].diff().nonzero().flatten() + 1, torch.tensor([count])])
     wanted = torch.linspace(0, count, blocks + 1).round()
-    nearest = starts[(starts[:, None] - wanted).abs().argmin(0)].tolist() if blocks else []
+    nearest = starts[(starts[:, None] - wanted).abs().argmin(0)].tolist() if blocks > 1 else []
     return order, list(itertools.pairwise(nearest)) if len({*nearest}) > blocks else []
 
 

@@ -34,6 +34,7 @@ from truncate_kit.core.progress import Progress, ProgressOption, reporter
 from truncate_kit.core.results import SEARCH_METRICS, SearchMetric, listed_texts
 from truncate_kit.core.vectors import FEWEST_COMPARED
 from truncate_kit.core.workspace import default_reference
+from truncate_kit.data.pairs import distinct_texts, index_texts, num_distinct
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, side_prompt
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.store import encoder_digest, sha256_of
@@ -92,8 +93,6 @@ def profile(
         raise UsageError("There are no texts to analyze.", hint="Give `texts`, or graded `pairs`.")
     distinct = list(dict.fromkeys(offered))
     if texts is None and pairs is not None:
-        from truncate_kit.data.pairs import distinct_texts
-
         drawn = distinct_texts(pairs)
     else:
         drawn = [distinct[place] for place in sorted(_order(len(distinct), settings.seed)[: settings.max_texts])]
@@ -136,7 +135,7 @@ def profile(
         num_not_drawn=len(distinct) - len(drawn),
         streamed=streamed,
         matrix_texts=states.shape[1],
-        drop=None if labels else _prediction(models, measured, len(pairs or ())),
+        drop=None if labels else _prediction(models, measured, num_distinct(pairs or ())),
         kept_blocks=settings.blocks,
         labels=labels,
         full_depth=full_depth,
@@ -343,7 +342,6 @@ def _spearman(
 
     held: Index in `states` of texts with known states. Raises `DataError` for fewer than three pairs or equal scores.
     """
-    from truncate_kit.data.pairs import distinct_texts, index_texts
     from truncate_kit.evaluation.graded import correlate, pair_similarities
 
     parts: Iterable[tuple[PairPlaces, Tensor]]

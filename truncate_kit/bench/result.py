@@ -57,8 +57,7 @@ class Backend:
     @property
     def on_cuda(self) -> bool:
         """Return whether the backend needs a GPU."""
-        in_torch = self.runtime != "onnx" and PRECISIONS[self.precision].cuda_only
-        return in_torch or self.captured or self.tensorrt
+        return (self.runtime != "onnx" and PRECISIONS[self.precision].cuda_only) or self.captured or self.tensorrt
 
     @property
     def rival(self) -> bool:

@@ -189,8 +189,7 @@ def listed(numbers: Iterable[int]) -> str:
 
 def blocks_in_words(blocks: Sequence[int], depth: int | None = None) -> str:
     """Write "blocks 1, 4, 6"; given a depth, "blocks 1, 4, 6 of 6"."""
-    of = "" if depth is None else f" of {depth}"
-    return f"block{'s' * (len(blocks) > 1)} {listed(blocks)}{of}"
+    return f"block{'s' * (len(blocks) > 1)} {listed(blocks)}{'' if depth is None else f' of {depth}'}"
 
 
 def place_in_words(layer: int, blocks: Sequence[int] | None) -> str:

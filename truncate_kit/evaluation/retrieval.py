@@ -401,8 +401,7 @@ def score_retrieval(
         f"The index has {counted(lists, 'list')}, {index.nprobe} searched per query; it was built in "
         f"{build_seconds:.1f} s.",
     )
-    rows = (row("IVF", index), row("exact", exact))
-    return report_of("retrieval", encoder, model, _description(data), rows, notes)
+    return report_of("retrieval", encoder, model, _description(data), (row("IVF", index), row("exact", exact)), notes)
 
 
 def _median_seconds(call: Callable[[int], object], rows: Sequence[int]) -> float:

@@ -322,8 +322,7 @@ def score_transfer(
         notes.append(f"At most {settings.max_rows:,} rows of each set were used: not comparable with other runs.")
     metric = f"accuracy × 100 of logistic regression, {settings.splits} splits, tested on {settings.test_share:.0%}"
     last = {row.task: row for row in rows if row.size}  # of the largest scored share
-    report = report_of("transfer", encoder, model, metric, [*last.values()], notes)
-    return replace(report, rows=tuple(rows))
+    return replace(report_of("transfer", encoder, model, metric, [*last.values()], notes), rows=tuple(rows))
 
 
 def _key(task: Task, settings: TransferSettings) -> str:

@@ -158,8 +158,7 @@ def _running(task: str = "run the graph", *, retried: bool = True) -> Iterator[N
 
 
 def _on_device(array: NDArray[Any], device: torch.device) -> Any:
-    value = require("onnxruntime", extra="cpu").OrtValue
-    return value.ortvalue_from_numpy(array, device.type, device.index or 0)
+    return require("onnxruntime", extra="cpu").OrtValue.ortvalue_from_numpy(array, device.type, device.index or 0)
 
 
 def _bound(session: Any, feeds: Feeds, device: torch.device) -> tuple[Any, dict[str, Any]]:

@@ -28,8 +28,7 @@ def pool(hidden: Tensor, mask: Tensor, mode: PoolingMode) -> Tensor:
         weights = mask.unsqueeze(-1).to(hidden.dtype)
         return (hidden * weights).sum(dim=1) / weights.sum(dim=1).clamp(min=1e-9)
     if mode == "max":
-        lowest = torch.finfo(hidden.dtype).min
-        return hidden.masked_fill(mask.unsqueeze(-1) == 0, lowest).amax(dim=1)
+        return hidden.masked_fill(mask.unsqueeze(-1) == 0, torch.finfo(hidden.dtype).min).amax(dim=1)
     rows, real = torch.arange(hidden.shape[0], device=hidden.device), mask.to(torch.long)
     # A cumulative sum finds the last token, and exports to ONNX.
     return hidden[rows, (real.cumsum(dim=1) * real).argmax(dim=1) if mode == "last" else real.argmax(dim=1)]
@@ -203,8 +202,7 @@ class LayerAttentionPooling(LayerPooler):
             scores: Tensor = (self.query(query_states) * self.key(key_states)).sum(dim=-1)
             return scores / scores.sum(dim=-1, keepdim=True)
         queries, keys = self._rectified(self.query(query_states)), self._rectified(self.key(key_states))
-        scores = queries @ keys.transpose(1, 2) / keys.shape[1]
-        return scores.softmax(dim=-1).mean(dim=1)
+        return (queries @ keys.transpose(1, 2) / keys.shape[1]).softmax(dim=-1).mean(dim=1)
 
     def attend(self, summaries: Tensor, means: Tensor) -> Tensor:
         """Return vectors (b, out) from the results of `summaries_and_means`."""

@@ -366,8 +366,7 @@ def state_of(folder: Path, more: Sequence[Path]) -> tuple[tuple[str, int, int, i
 
 def usable_length(*limits: int | None) -> int:
     """Return the smallest valid maximum length, by default 512."""
-    real = [limit for limit in limits if limit is not None and 0 < limit < 1_000_000]
-    return min(real, default=512)
+    return min((limit for limit in limits if limit is not None and 0 < limit < 1_000_000), default=512)
 
 
 def position_limit(config: PretrainedConfig) -> int | None:

@@ -369,8 +369,7 @@ def _renumbered(encoder: Encoder, new: dict[int, int]) -> PreTrainedTokenizerBas
         model["merges"] = [
             [left, right] for left, right in model["merges"] if {left, right, left + right} <= known.keys()
         ]
-    rules = Tokenizer.from_str(json.dumps(state))
-    return cast(PreTrainedTokenizerBase, with_rules(encoder.reader.tokenizer, rules))
+    return cast(PreTrainedTokenizerBase, with_rules(encoder.reader.tokenizer, Tokenizer.from_str(json.dumps(state))))
 
 
 # Number of texts that are sorted by length together.

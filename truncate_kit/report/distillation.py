@@ -220,8 +220,7 @@ def _sizes_plot(result: DistillResult) -> Plot:
         f"texts a second, full model = 1 ({full.texts_per_second:,.0f} in torch)\nnumbers are blocks",
         f"score in points\n({result.metric})",  # some metrics are longer than the axis
     )
-    title = f"Blocks of {Path(result.model).name}: score against speed"
-    return Plot(title, *axes, series, file="frontier")
+    return Plot(f"Blocks of {Path(result.model).name}: score against speed", *axes, series, file="frontier")
 
 
 def _graphs_plot(result: DistillResult, winner: LeanModel | None) -> Plot:

@@ -17,6 +17,7 @@ from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.core.results import WEIGHT, Bounds, check_number
 from truncate_kit.core.vectors import DRAWS, draw_counts, interval, rank_correlations, tied
 from truncate_kit.data.pairs import PairSet, PairSplits, index_texts, splits_for
+from truncate_kit.data.seen import numbers_of
 from truncate_kit.evaluation.graded import MEASURES, correlate, measure_of, measure_of_lengths, pair_similarities
 from truncate_kit.models.encoder import (
     DOCUMENT_PROMPTS,
@@ -264,11 +265,12 @@ class PairEvaluator(Evaluator):
 
     def resampled(self, vectors: Tensor) -> tuple[float, ...]:
         """Score `DRAWS` resamples, the same for every encoder."""
-        counts, scored, true = draw_counts(len(self._targets), DRAWS), self.outcomes(vectors), np.array(self._targets)
+        numbers = numbers_of((pair.first, pair.second) for pair in self._pairs)  # rows of one pair are drawn together
+        counts, scored = draw_counts(int(numbers.max()) + 1, DRAWS)[:, numbers], self.outcomes(vectors)
         if self.ranks:
             scores = (100 * np.nan_to_num(rank_correlations(tied(scored), self._targets, counts))).tolist()
         else:
-            drawn = ((np.repeat(scored, row).tolist(), true.repeat(row).tolist()) for row in counts)
+            drawn = ((np.repeat(scored, row).tolist(), np.repeat(self._targets, row).tolist()) for row in counts)
             scores = [self.score_outcomes(*sample)[0] for sample in drawn]
         return tuple(round(score, 3) for score in scores)
 

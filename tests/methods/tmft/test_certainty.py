@@ -12,6 +12,7 @@ from tests.support.pairs import labelled_splits, word_splits
 from tests.support.training import swept
 from tests.support.trials import made_trial
 from truncate_kit.core.vectors import DRAWS
+from truncate_kit.data.pairs import TextPair
 from truncate_kit.evaluation.graded import correlate
 from truncate_kit.methods.tmft.finetune import best_layers, certainty
 from truncate_kit.models.loading import load_encoder
@@ -27,13 +28,17 @@ def resamples(count):
 def test_resampled_scores_are_the_scores_of_the_resamples(encoder, objective):
     cuts = {"paraphrase": (0.5,), "entailment": (0.2, 0.6)}
     pairs = labelled_splits(cuts[objective]) if objective in cuts else word_splits()
+    count = len(pairs.dev)
+    twice = (*pairs.dev, *(TextPair(pair.second, pair.first, pair.target) for pair in pairs.dev))
+    pairs = replace(pairs, dev=replace(pairs.dev, pairs=twice))  # both rows of a pair are drawn
     examples, dev, _ = LabelledTask(encoder, pairs, objective).trial(encoder, 0)
     if objective == "entailment":
         torch.nn.init.normal_(examples.head.weight)
     vectors, targets = encoder.encode_ids(dev.texts()), pairs.dev.scores()
     found, outcomes = dev.resampled(vectors), dev.outcomes(vectors)
     assert len(found) == DRAWS
-    for row, score in list(zip(resamples(len(targets)), found, strict=True))[:10]:
+    for row, score in list(zip(resamples(count), found, strict=True))[:10]:
+        row = [*row, *(place + count for place in row)]
         mine, true = [outcomes[place] for place in row], [targets[place] for place in row]
         if objective == "cosine":
             expected = correlate(mine, true).spearman

@@ -183,8 +183,7 @@ def _read(
         return states, first, second
 
     if not settings.has_grams:
-        scorer = PairStates(*read(pairs.pairs), head if settings.head else None)
-        return scorer, first_tokens[0]
+        return PairStates(*read(pairs.pairs), head if settings.head else None), first_tokens[0]
     windows = [pairs.pairs[start : start + _WINDOW] for start in range(0, len(pairs), _WINDOW)]
     forms = [pair_grams(*read(window), threads=torch.get_num_threads()).forms for window in windows]
     return PairGrams(np.concatenate(forms, axis=3)), np.concatenate(first_tokens, axis=1)

@@ -165,8 +165,7 @@ def baseline_blocks(runners: Iterable[BlockRunner], depth: int) -> dict[str, lis
 
 
 def _largest(values: Tensor, number: int) -> Blocks:
-    order = sorted(range(1, len(values) + 1), key=lambda block: -float(values[block - 1]))
-    return tuple(sorted(order[:number]))
+    return tuple(sorted(sorted(range(1, len(values) + 1), key=lambda block: -float(values[block - 1]))[:number]))
 
 
 def plan_search(encoder: Encoder, evaluator: Evaluator, beam: int, progress: Progress) -> tuple[Evaluator, int | None]:

@@ -119,8 +119,7 @@ class RawStates(Examples, Evaluator):
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """Return mean squared errors, summed over blocks."""
         model, places = cast(BlockAutoencoders, encoder), [self._places[place] for place in batch]
-        errors = model.errors(take_states(self._values, places, model.device))
-        return errors.square().mean(dim=(1, 2)).sum()
+        return model.errors(take_states(self._values, places, model.device)).square().mean(dim=(1, 2)).sum()
 
     def score(self, encoder: Encoder) -> tuple[float, float | None]:
         """Return the negative loss, averaged over blocks."""

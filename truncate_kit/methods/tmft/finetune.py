@@ -19,7 +19,7 @@ from truncate_kit.core.files import local_path
 from truncate_kit.core.progress import Engine, WatchOption, watcher_of
 from truncate_kit.core.vectors import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, LEVEL, RESAMPLES
 from truncate_kit.core.workspace import RESULT_FILES, place_in_words
-from truncate_kit.data.pairs import PairSplits, splits_for
+from truncate_kit.data.pairs import PairSplits, num_distinct, splits_for
 from truncate_kit.data.seen import seen_before
 from truncate_kit.methods.tmft.settings import STRATEGIES, Certainty, Picker, SweepResult, SweepSettings, picker
 from truncate_kit.methods.tmft.trials import (
@@ -332,7 +332,7 @@ class _Sweep:
     def _certainty(self, layers: Collection[int], seed: int, own: Sequence[Trial]) -> Certainty | None:
         """Compare these layers on dev; warn if the choice among several may be chance."""
         runner, trials = self.runner, [trial for trial in own if trial.layer in layers]
-        number, unit = len(splits_for(runner.task.data, seed).dev or ()), "dev pairs"
+        number, unit = num_distinct(splits_for(runner.task.data, seed).dev or ()), "dev pairs"
         if runner.retrieval is not None:
             number, unit = len(runner.choosing), "queries"
         found = certainty(trials, self.layers, self.settings.seeds, number=number, unit=unit)
