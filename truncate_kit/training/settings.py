@@ -195,7 +195,7 @@ class TrainingSettings(Result):
     )
     weight_decay: float = setting(0.01, bounds=SHARE)
     warmup: float = setting(0.1, bounds=SHARE)
-    max_gradient_norm: float = setting(1.0, bounds=Bounds(0, whole=False, above=True))
+    max_gradient_norm: float = setting(1.0, bounds=Bounds(0, math.inf, whole=False, above=True))
     precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
     buckets: bool = True
     compact_vocabulary: bool = True
