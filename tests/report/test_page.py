@@ -112,7 +112,7 @@ def test_what_judges_nothing_recommends_nothing(lean, tmp_path):
             "8 of 500 queries differ, 0 of them higher: worse",
         ),
         "bundled": (bundled, "their scores say little about your task"),
-        "none": (replace(bench, quality=None, others_busy=0.5), "6.0 times as fast, both models in torch fp32. Other"),
+        "none": (replace(bench, quality=None, others_busy=0.5), "6.0 times as fast, both models in torch fp32."),
     }
     for name, (report, ground) in cases.items():
         found = write_page(write_run(tmp_path / name, lean, bench=report, sweep=replace(a_sweep(), model="mine")))
@@ -154,7 +154,7 @@ def test_a_distilled_model_is_judged_by_its_own_scores(lean, tmp_path, low, high
 def test_lean_stands_against_full_in_one_runtime(lean, tmp_path):
     page = page_of(write_run(tmp_path / "run", lean, bench=bench_of(a_quality(1, 3))))
     full = 50 / 0.3  # sentences a second
-    for cell in (f"{6 * full:,.0f}", "6.0× faster (6.0 × 1.0)", "+2.0 [+1.0, +3.0]"):
+    for cell in (f"{6 * full:,.0f}", "6.0× faster", "+2.0 [+1.0, +3.0]"):
         assert cell in page.text, cell
 
 

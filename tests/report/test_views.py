@@ -25,7 +25,7 @@ from truncate_kit.evaluation.graded import Evaluation
 from truncate_kit.methods.distill.settings import Agreement, Budget, HeldOutScores, LeanModel
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
-from truncate_kit.report.measuring import gained_table, rate
+from truncate_kit.report.measuring import gained_table
 from truncate_kit.report.view import Table, View, view_of
 from truncate_kit.training.cutting import CutResult
 
@@ -195,20 +195,25 @@ def test_a_bench():
     gained, overview, *others = view_of(report).tables
     assert all(table.detail for table in others)
     lean, full = report.models
-    assert gained.rows[0] == ("layers", str(lean.layer), str(full.layer), f"{full.layer / lean.layer:.2f}× fewer")
+    assert gained.rows[0] == ("layers", str(full.layer), str(lean.layer), f"{full.layer / lean.layer:.2f}× fewer")
+    assert gained.columns == ("", "full, torch fp32", "lean, ONNX Runtime fp32", "gain")
     # 0.3 s in torch at full depth, 0.1 s cut, 0.05 s as a graph: 3 × 2 = 6; 50 sentences in 0.05 and in 0.3 s.
-    assert gained.rows[-1] == ("sentences per second", "1,000", "167", "6.0× faster (3.0 × 2.0)")
+    assert gained.rows[-1] == ("sentences per second", "167", "1,000", "6.0× faster (3.0 × 2.0)")
     lean = next(row for row in overview.rows if row[0] == "lean, torch fp32")
     speed = report.timing("lean", "torch-fp32", "real set").sentences_per_second
     assert lean[overview.columns.index("sentences/s")] == f"{speed:,.0f}"
     assert "lean, torch bf16 (this processor has no bf16 instructions)." in said(report)
     assert report.scored in overview.title
     full = report.timing("full", "torch-fp32", "real set").sentences_per_second
-    assert rate(report, "full", "torch-fp32") == full
+    assert report.rate("full", "torch-fp32") == full
     assert gained_table(replace(report, timings=())) is None
     torch_alone = [row for row in report.timings if row.backend == "torch-fp32"]
     alone = gained_table(replace(report, timings=tuple(torch_alone)))
-    assert alone.rows[-1] == ("sentences per second", "500", "167", "3.0× faster")
+    assert alone.rows[-1] == ("sentences per second", "167", "500", "3.0× faster")
+    alone = [row for row in report.timings if row.role == "lean"]
+    alone = gained_table(replace(report, models=report.models[:1], timings=tuple(alone)))
+    assert alone.columns[1:3] == ("torch fp32", "ONNX Runtime fp32")
+    assert alone.rows[-1] == ("sentences per second", "500", "1,000", "2.0× faster")
     bare = replace(report, contestants=tuple(replace(row, score=None) for row in report.contestants))
     assert view_of(bare).plots == []
 

@@ -94,6 +94,7 @@ BACKENDS: dict[str, Backend] = {
 }
 BASE = "torch-fp32"
 GRAPH = "onnx-fp32"
+HELD = 0.3  # points that a faster run may score less; the default budget of int8
 
 
 def select_backends(
@@ -277,7 +278,7 @@ class BenchReport(Result):
     # `level`; the numbers of `resamples` with a defined score and of distinct pairs or queries
     # (`num_pairs`); of queries also those that score higher and lower with the lean model (`num_higher`, `num_lower`).
     quality: dict[str, float] | None = None
-    quality_backend: str | None = None
+    quality_of: tuple[str, ...] = ()  # backends of lean and full in `quality`
     comparison: Comparison | None = None
     distinct_texts: int = 0  # `num_texts` of these are timed
     exported: dict[str, str] = field(default_factory=dict)  # paths of newly exported graphs, by role
@@ -319,6 +320,52 @@ class BenchReport(Result):
             if same and batch_size in (None, row.batch_size) and length in (None, row.length):
                 return row
         return None
+
+    def contestant(self, role: str, backend: str) -> Contestant:
+        """Return the row of a model in a backend."""
+        return next(row for row in self.contestants if (row.role, row.backend) == (role, backend))
+
+    def rate(self, role: str, backend: str) -> float | None:
+        """Return sentences per second on real texts, if timed."""
+        timing = self.timing(role, backend, "real set")
+        return None if timing is None else timing.sentences_per_second
+
+    def shared(self) -> str | None:
+        """Return lean's fastest backend that timed all models, if possible in float32."""
+
+        def rank(backend: str) -> tuple[bool, float]:
+            return BACKENDS[backend].precision == "fp32", self.rate("lean", backend) or 0.0
+
+        timed = sorted({row.backend for row in self.timings})
+        return max(
+            (one for one in timed if all(self.rate(row.role, one) for row in self.models)), key=rank, default=None
+        )
+
+    def steps(self) -> dict[str, Key]:
+        """Return the runs from today's to the recommended one, by what changes in each.
+
+        Today's is the full (else the lean) model in `BASE`, if timed. Recommended is lean's fastest run that scores at
+        most `HELD` points less than lean does in today's runtime; without scores, only float32 is considered.
+        """
+        first: Role = "full" if len(self.models) > 1 else "lean"
+        if (plain := self.shared()) is None:
+            return {}
+        plain = BASE if all(self.rate(row.role, BASE) for row in self.models) else plain
+        least = self.contestant("lean", plain).score
+
+        def holds(row: Contestant) -> bool:
+            if row.role != "lean" or not self.rate("lean", row.backend) or BACKENDS[row.backend].runtime == _PEER:
+                return False
+            if least is None or row.score is None:
+                return BACKENDS[row.backend].precision == BACKENDS[plain].precision
+            return row.score >= least - HELD
+
+        fast = max(filter(holds, self.measured()), key=lambda row: self.rate("lean", row.backend) or 0.0).backend
+        steps: dict[str, Key] = {"": (first, plain)} | ({} if first == "lean" else {"depth": ("lean", plain)})
+        if BACKENDS[fast].runtime != BACKENDS[plain].runtime:
+            exact = BACKENDS[fast].runtime == "onnx" and self.rate("lean", GRAPH)
+            steps["runtime"] = "lean", GRAPH if exact else fast
+        return steps if ("lean", fast) in steps.values() else steps | {"precision": ("lean", fast)}
 
     def amounts(self) -> Iterator[Amounts]:
         """Yield amounts of the lean model, the user's pairs, each timing, and each contestant."""

@@ -152,7 +152,7 @@ def _measure(
         )
     largest = max(settings.batch_sizes), lengths[-1]
     contestants.start(largest, progress)
-    scores = {} if pairs is None else score_all(contestants, pairs, settings.seed, progress)
+    scores = {} if pairs is None else score_all(contestants, pairs, progress)
     others = watch_processor()
     chosen, timings = spread(texts, settings.max_texts), list[Timing]()
 
@@ -176,7 +176,7 @@ def _measure(
     busy = others()
     if settings.memory:
         contestants.measure_memory(largest, progress)
-    return BenchReport(
+    report = BenchReport(
         **describe_machine(device, torch.get_num_threads(), busy),
         models=tuple(subject.facts for subject in contestants.subjects),
         contestants=tuple(contestants.rows.values()),
@@ -186,8 +186,14 @@ def _measure(
         seconds=0.0,  # set by `bench`
         exported={subject.role: subject.exported for subject in contestants.subjects if subject.exported is not None},
         notes=tuple(contestants.notes),
-        **scores,
+        **({} if pairs is None else scored_fields(pairs)),
+        comparison=compare_training(*contestants.subjects)
+        if pairs is not None and len(contestants.subjects) > 1
+        else None,
     )
+    if pairs is None or report.comparison == "unfair":
+        return report
+    return replace(report, **compare_scores(report, pairs, scores, settings.seed))
 
 
 def describe_machine(device: torch.device, threads: int, others_busy: float | None) -> dict[str, Any]:
@@ -208,11 +214,8 @@ def describe_machine(device: torch.device, threads: int, others_busy: float | No
 # Scores
 
 
-def score_all(
-    contestants: "Contestants", data: PairSet | RetrievalSet, seed: int, progress: Progress
-) -> dict[str, Any]:
-    """Score all, compare both models in their first shared runtime, and return report fields."""
-    fields = scored_fields(data)
+def score_all(contestants: "Contestants", data: PairSet | RetrievalSet, progress: Progress) -> dict[Key, Score]:
+    """Score every model in every runtime."""
 
     def score_each() -> dict[Key, Score]:
         scores, readers = {}, contestants.reading_texts()
@@ -224,28 +227,35 @@ def score_all(
     scores = contestants.surviving("while scoring", score_each)
     for key, (mean, _) in scores.items():
         contestants.update(key, score=mean)
-    if len(contestants.subjects) < 2:
-        return fields
-    fields["comparison"] = compare_training(*contestants.subjects)
-    shared = [row.name for row in contestants.backends if {("lean", row.name), ("full", row.name)} <= scores.keys()]
-    changed = dict[str, int]()
-    if shared and fields["comparison"] != "unfair":
-        (lean, ours), (full, theirs) = (scores[role, shared[0]] for role in contestants.encoders)
-        if isinstance(data, PairSet):
-            numbers = numbers_of((pair.first, pair.second) for pair in data)
-            _, (low, high), resamples, num_pairs = paired_difference(
-                ours.tolist(), theirs.tolist(), data.scores(), numbers=numbers, seed=seed
-            )
-        else:
-            from truncate_kit.evaluation.retrieval import estimated
+    return scores
 
-            (_, (low, high)), resamples, num_pairs = estimated(ours - theirs, seed=seed), RESAMPLES, len(ours)
-            higher, lower = changed_queries(ours - theirs)
-            changed = {"num_higher": higher, "num_lower": lower}
-        quality = {"lean": lean, "full": full, "difference": lean - full, "low": low, "high": high, "level": LEVEL}
-        quality |= {"resamples": resamples, "num_pairs": num_pairs, **changed}
-        fields |= {"quality": quality, "quality_backend": shared[0]}
-    return fields
+
+def compare_scores(
+    report: BenchReport, data: PairSet | RetrievalSet, scores: dict[Key, Score], seed: int
+) -> dict[str, Any]:
+    """Return `quality` of the recommended run against today's; if untimed, of the first runtime of both models."""
+    ends = [*report.steps().values()][:: max(1, len(report.steps()) - 1)]
+    if len(ends) < 2 or not scores.keys() >= {*ends}:
+        ends = [("full", name) for role, name in scores if role == "lean" and ("full", name) in scores][:1]
+        ends += [("lean", name) for _, name in ends]
+    if len(ends) < 2:
+        return {}
+    (full, theirs), (lean, ours) = (scores[key] for key in ends)
+    changed = dict[str, int]()
+    if isinstance(data, PairSet):
+        numbers = numbers_of((pair.first, pair.second) for pair in data)
+        _, (low, high), resamples, num_pairs = paired_difference(
+            ours.tolist(), theirs.tolist(), data.scores(), numbers=numbers, seed=seed
+        )
+    else:
+        from truncate_kit.evaluation.retrieval import estimated
+
+        (_, (low, high)), resamples, num_pairs = estimated(ours - theirs, seed=seed), RESAMPLES, len(ours)
+        higher, lower = changed_queries(ours - theirs)
+        changed = {"num_higher": higher, "num_lower": lower}
+    quality = {"lean": lean, "full": full, "difference": lean - full, "low": low, "high": high, "level": LEVEL}
+    quality |= {"resamples": resamples, "num_pairs": num_pairs, **changed}
+    return {"quality": quality, "quality_of": (ends[1][1], ends[0][1])}
 
 
 def scored_fields(data: PairSet | RetrievalSet) -> dict[str, Any]:

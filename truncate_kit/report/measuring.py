@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 from itertools import pairwise
+from math import prod
 from typing import TYPE_CHECKING, Any
 
-from truncate_kit.bench.result import BACKENDS, BASE, GRAPH, BenchedModel, BenchReport, percentile
+from truncate_kit.bench.result import BACKENDS, BenchedModel, BenchReport, percentile
 from truncate_kit.core.errors import counted
 from truncate_kit.core.hardware import PRECISIONS
 from truncate_kit.core.vectors import FEWEST_COMPARED
@@ -46,7 +47,9 @@ def view_bench_report(report: BenchReport) -> View:
     """Show what the lean model gains, then each runtime and each timing."""
     where = report.processor if report.device == "cpu" else f"{report.device}, {report.processor}"
     versions = ", ".join(f"{name} {version}" for name, version in report.versions.items())
-    absent = [f"{_runs(row)} ({row.absent.rstrip('.')})" for row in report.contestants if row.absent is not None]
+    absent = [
+        f"{_runs(report, row)} ({row.absent.rstrip('.')})" for row in report.contestants if row.absent is not None
+    ]
     part = report.num_texts < report.distinct_texts
     sentences = [
         report.quality and quality_sentence(report, report.quality),
@@ -68,14 +71,17 @@ def view_bench_report(report: BenchReport) -> View:
 
 def quality_sentence(report: BenchReport, quality: dict[str, float]) -> str:
     """Describe the difference in score, with its interval."""
-    scores = "{} lean {lean:.2f}, full {full:.2f}: {difference:+.2f} points".format(report.metric, **quality)
+    alone = len(report.models) == 1
+    lean, full = (BACKENDS[name].title for name in report.quality_of) if alone else ("lean", "full")
+    scores = f"{report.metric} {lean} {quality['lean']:.2f}, {full} {quality['full']:.2f}: "
+    scores += f"{quality['difference']:+.2f} points"
     if report.too_few:
         return f"{scores}; {report.too_few}."
     low, high, compared = quality["low"], quality["high"], counted(int(quality["num_pairs"]), *report.unit)
     verdict = "lean is better" if low > 0 else "lean is worse" if high < 0 else "no difference shown"
     return (
         f"{scores} ({quality['level']:.0%} interval {low:+.2f} to {high:+.2f}, paired bootstrap over {compared}, "
-        f"{quality['resamples']:,.0f} resamples){'' if report.bundled else f': {verdict}'}."
+        f"{quality['resamples']:,.0f} resamples){'' if report.bundled or alone else f': {verdict}'}."
     )
 
 
@@ -83,8 +89,9 @@ def _model(report: BenchReport, role: str) -> BenchedModel:
     return next(row for row in report.models if row.role == role)
 
 
-def _runs(row: Any) -> str:
-    return f"{row.role}, {BACKENDS[row.backend].title}"
+def _runs(report: BenchReport, row: Any) -> str:
+    title = BACKENDS[row.backend].title
+    return f"{row.role}, {title}" if len(report.models) > 1 else title
 
 
 def _overview(report: BenchReport) -> Table:
@@ -102,7 +109,7 @@ def _overview(report: BenchReport) -> Table:
         return lambda row: number(size / 1e6 if (size := getattr(row, field)) else None, form)
 
     columns: dict[str, Column] = {
-        "model, runtime": _runs,
+        "model, runtime": lambda row: _runs(report, row),
         report.metric: "score",
         f"{'one sentence' if one != 'latency' else 'batch 1'} p50 ms": timed(one, "p50_seconds", ".2f", 1e3),
         "sentences/s": timed("real set", "sentences_per_second", ",.0f"),
@@ -120,7 +127,7 @@ def _timings(report: BenchReport) -> Table:
     unit = f"hours on {report.threads} CPU threads" if report.device == "cpu" else "GPU-hours"
     columns: dict[str, Column] = {
         "texts × tokens, model, runtime": lambda row: (
-            f"{row.scenario if row.length is None else f'{row.batch_size} × {row.length}'}, {_runs(row)}"
+            f"{row.scenario if row.length is None else f'{row.batch_size} × {row.length}'}, {_runs(report, row)}"
         ),
         "p50 ms": lambda row: row.p50_seconds * 1e3,
         "p95 ms": lambda row: row.p95_seconds * 1e3,
@@ -133,37 +140,34 @@ def _timings(report: BenchReport) -> Table:
 
 
 def gained_table(report: BenchReport) -> Table | None:
-    """Compare size, score and speed, if a runtime timed both models.
-
-    Compares full in `BASE` with lean's graph; if not measured, both in one runtime.
-    """
-    shared = compared_in(report)
-    if shared is None:
+    """Compare size, score and speed of today's run and the recommended one, if they were timed."""
+    steps = report.steps()
+    if len(steps) < 2:
         return None
-    plain = BASE if rate(report, "full", BASE) and rate(report, "lean", BASE) else shared
-    fast = GRAPH if rate(report, "lean", GRAPH) else shared
-    lean, full, quality = _model(report, "lean"), _model(report, "full"), report.quality
-    kilobytes = [(model.weights_bytes or 0) // 1000 for model in (lean, full)]
-    sizes = [("layers", "fewer", lean.layer, full.layer), ("parameters", "fewer", lean.parameters, full.parameters)]
-    sizes += [("weights on disk, kB", "smaller", kilobytes[0], kilobytes[1])]
-    rows = [(name, f"{a:,}", f"{b:,}", f"{b / a:.2f}× {word}") for name, word, a, b in sizes if a and b]
+    today, *_, best = steps.values()
+    now, then, quality = _model(report, today[0]), report.lean, report.quality
+    rows = list[Sequence[str]]()
+    sizes = [("layers", "fewer", now.layer, then.layer), ("parameters", "fewer", now.parameters, then.parameters)]
+    files = [report.contestant(*step).file_bytes or _model(report, step[0]).weights_bytes for step in (today, best)]
+    sizes += [("files, kB", "smaller", (files[0] or 0) // 1000, (files[1] or 0) // 1000)]
+    rows += [(name, f"{a:,}", f"{b:,}", f"{a / b:.2f}× {word}") for name, word, a, b in sizes if a and b and a != b]
     if quality is not None:
         difference = ("{difference:+.1f}" + " [{low:+.1f}, {high:+.1f}]" * (not report.too_few)).format(**quality)
-        rows.append((f"score ({report.metric} × 100)", f"{quality['lean']:.1f}", f"{quality['full']:.1f}", difference))
+        rows.append((f"score ({report.metric} × 100)", f"{quality['full']:.1f}", f"{quality['lean']:.1f}", difference))
     for name, scenario in (("one sentence, ms", "one sentence"), ("sentences per second", "real set")):
-        places = ("full", plain), ("lean", plain), ("lean", fast)
-        runs = [timing for place in places if (timing := report.timing(*place, scenario)) is not None]
-        if len(runs) == len(places):
-            depth, runtime = (slow.p50_seconds / quick.p50_seconds for slow, quick in pairwise(runs))
-            factors = "" if plain == fast else f" ({depth:.1f} × {runtime:.1f})"
+        runs = [timing for step in steps.values() if (timing := report.timing(*step, scenario)) is not None]
+        if len(runs) == len(steps):
+            factors = [slow.p50_seconds / quick.p50_seconds for slow, quick in pairwise(runs)]
+            shown = f" ({' × '.join(f'{one:.1f}' for one in factors)})" if len(factors) > 1 else ""
             per_second = scenario == "real set"
-            theirs, _, ours = (
-                f"{one.sentences_per_second:,.0f}" if per_second else f"{1e3 * one.p50_seconds:.2f}" for one in runs
-            )
-            rows.append((name, ours, theirs, f"{depth * runtime:.1f}× faster{factors}"))
-    runtimes = f"lean in {BACKENDS[fast].title}, full in {BACKENDS[plain].title}"
-    by = "" if plain == fast else "; in brackets: gain by fewer layers × gain by the runtime"
-    return Table(f"Gain of the lean model: {runtimes}{by}", ("", "lean", "full", "lean against full"), rows)
+            ends = [
+                f"{one.sentences_per_second:,.0f}" if per_second else f"{1e3 * one.p50_seconds:.2f}"
+                for one in (runs[0], runs[-1])
+            ]
+            rows.append((name, *ends, f"{prod(factors):.1f}× faster{shown}"))
+    by = f"; in brackets: gain by {' × '.join([*steps][1:])}" if len(steps) > 2 else ""
+    title = f"What you run now, and the fastest run that holds the score{by}"
+    return Table(title, ("", *(_runs(report, report.contestant(*step)) for step in (today, best)), "gain"), rows)
 
 
 def _plot(report: BenchReport) -> Plot | None:
@@ -173,7 +177,7 @@ def _plot(report: BenchReport) -> Plot | None:
     """
     series, places = list[Series](), dict[tuple[str, str], tuple[float, float]]()
     for row in report.measured():
-        speed = rate(report, row.role, row.backend)
+        speed = report.rate(row.role, row.backend)
         if speed is not None and row.score is not None:
             places[row.role, row.backend] = speed, row.score
     if not places:
@@ -204,24 +208,6 @@ def _plot(report: BenchReport) -> Plot | None:
         y_range=(min(scores) - margin, max(scores) + margin),
         file="bench",
     )
-
-
-def compared_in(report: BenchReport) -> str | None:
-    """Return lean's fastest backend that timed both models, if possible in the precision of the scores."""
-    base = report.quality_backend or BASE
-
-    def rank(backend: str) -> tuple[bool, float]:
-        return BACKENDS[backend].precision == BACKENDS[base].precision, rate(report, "lean", backend) or 0.0
-
-    timed = sorted({row.backend for row in report.timings})
-    shared = [name for name in timed if rate(report, "lean", name) and rate(report, "full", name)]
-    return max(shared, key=rank, default=None)
-
-
-def rate(report: BenchReport, role: str, backend: str) -> float | None:
-    """Return sentences per second on real texts, if timed."""
-    timing = report.timing(role, backend, "real set")
-    return None if timing is None else timing.sentences_per_second
 
 
 def view_export_report(report: ExportReport) -> View:

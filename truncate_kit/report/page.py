@@ -41,12 +41,10 @@ from truncate_kit.report.card import SAMPLE_TEXTS, onnxruntime_lines, sentence_t
 from truncate_kit.report.distillation import choice
 from truncate_kit.report.measuring import (
     BUNDLED_SAY_LITTLE,
-    compared_in,
     gained_table,
     quality_sentence,
-    rate,
 )
-from truncate_kit.report.view import Table, View, rough_speeds, view_of
+from truncate_kit.report.view import Table, View, view_of
 from truncate_kit.training.cutting import CutResult
 
 PAIRS = "PAIRS.csv"  # placeholder in commands
@@ -182,7 +180,7 @@ def sections(run: Run) -> list[View]:
     parts += map(view_of, run.graphs)
     if run.model is not None:
         if not run.graphs:
-            command = run.command("export", "--onnx")
+            command = run.command("export")
             parts.append(View("graph", "The ONNX graph", missing=[("No graph yet", command)]))
         parts.append(View("loading", "Use the model", snippets=snippets(run.model)))
     replaced = list[str]()
@@ -263,10 +261,9 @@ def recommend(run: Run) -> tuple[str, list[str]]:
         grounds.append(quality_sentence(bench, bench.quality))
     if run.says_little(on):
         grounds.append(BUNDLED_SAY_LITTLE)
-    if bench is not None and (backend := compared_in(bench)) is not None:
-        gain = (rate(bench, "lean", backend) or 0.0) / (rate(bench, "full", backend) or 1.0)
+    if bench is not None and (backend := bench.shared()) is not None:
+        gain = (bench.rate("lean", backend) or 0.0) / (bench.rate("full", backend) or 1.0)
         grounds.append(f"The lean model is {gain:.1f} times as fast, both models in {BACKENDS[backend].title}.")
-    grounds += rough_speeds(None if bench is None else bench.others_busy)
     place = "as measured" if run.made is None else run.made.place
     verdict, why = _judge(None if run.says_little(on) else scores, gain, few)
     return f"{verdict} ({place}): {why}.", [*grounds, *run.notes]
