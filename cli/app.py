@@ -1,6 +1,7 @@
 """The command `truncate-kit`."""
 
 import os
+import shlex
 import sys
 import traceback
 from collections.abc import Iterable
@@ -15,20 +16,42 @@ from typer.core import TyperCommand, TyperGroup
 from truncate_kit.core.results import VERSION
 
 from . import console
+from .options import WORKSPACE
 
 PANELS = {
-    "Main jobs": ("analyze", "finetune", "distill", "export", "bench", "demo"),
+    "Main jobs": ("compress", "analyze", "finetune", "distill", "export", "bench", "demo"),
     "Other training": ("contrast", "freeze", "combine", "cut"),
     "Measure and use": ("evaluate", "compare", "encode", "study", "report", "status", "doctor"),
 }
 MODULES = {
     "train": ("finetune", "distill", "contrast", "freeze", "combine"),
-    "models": ("cut", "export", "encode"),
+    "models": ("compress", "cut", "export", "encode"),
     "measure": ("analyze", "evaluate", "compare", "bench"),
     "project": ("demo", "study", "report", "status", "doctor"),
 }
 """Commands by module; a module is imported for its first command."""
 COMMANDS = tuple(name for names in PANELS.values() for name in names)
+_EXPORT = "export{option}"
+NEXT = {
+    "compress": "distill MODEL --texts sentences.txt: fewer blocks, several times faster again",
+    "analyze": "finetune --data pairs.csv{option}; without scores: truncate-kit distill --texts raw.txt{option}",
+    "finetune": _EXPORT,
+    "distill": _EXPORT,
+    "contrast": _EXPORT,
+    "cut": _EXPORT,
+    "freeze": "export {folder}/frozen{option}",
+    "combine": "export {folder}/combined{option}",
+    "export": "bench{option}",
+    "bench": "report {folder} --open",
+    "evaluate": "bench{option}",
+    "compare": "encode documents.txt --model LEAN",
+    "encode": "evaluate --data pairs.csv{option}",
+    "study": "finetune MODEL --layer LAYER",
+    "report": "status {folder}",
+    "status": "report {folder} --open",
+    "doctor": "compress MODEL",
+}
+"""What follows a command; the demo says it itself."""
 _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 160}
 _PLAIN: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
 _HYPHEN = "\u2011"  # not broken across lines, as in depth-bonus
@@ -40,7 +63,13 @@ class PanelCommand(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Store the command for messages; run it."""
         console.begin(self, **{name: ctx.params.get(name, False) for name in ("quiet", "verbose", "as_json")})
-        return super().invoke(ctx)
+        result = super().invoke(ctx)
+        folder = ctx.params.get("folder") or ctx.params.get("run") or WORKSPACE
+        place = shlex.quote(str(folder))
+        option = "" if folder == WORKSPACE else f" --workspace {place}"
+        if (step := NEXT.get(self.name or "")) is not None:
+            console.note(f"Next: truncate-kit {step.format(option=option, folder=place)}")
+        return result
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the parameters to the help."""

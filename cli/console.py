@@ -40,7 +40,7 @@ OTHER_NAMES = {
 FUNCTIONS = {
     "combine": "truncate-kit combine MODEL",
     "diagnose": "truncate-kit doctor",
-    "export_onnx": "truncate-kit export MODEL --onnx",
+    "export_onnx": "truncate-kit export MODEL",
     "finetune": "truncate-kit finetune MODEL",
     "finetune_contrastive": "truncate-kit contrast MODEL",
     "finetune_frozen": "truncate-kit freeze MODEL",

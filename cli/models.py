@@ -33,7 +33,7 @@ from .options import (
 
 if TYPE_CHECKING:
     from truncate_kit.data.pairs import PairSplits
-    from truncate_kit.export.record import ExportSettings
+    from truncate_kit.export.record import ExportReport, ExportSettings
     from truncate_kit.training.cutting import CutResult
 
 
@@ -82,15 +82,16 @@ def _save_cut(
 
 
 @command(
-    "truncate-kit export --onnx",
-    "truncate-kit export --onnx --precision int8 --data pairs.csv",
+    "truncate-kit export",
+    "truncate-kit export --precision int8 --data pairs.csv",
     result="export.record:ExportReport",
 )
 def export(
     model: options.Finished = None,
     *,
-    onnx: bool = results_option(False, "Write one ONNX graph, from token ids to the vector.", "--onnx"),
+    onnx: bool = results_option(True, "Write an ONNX graph; the only format.", "--onnx", hidden=True),
     pairs: Pairs,
+    texts: options.SampleTexts = None,
     layer: int | None = layers_option(None, "Cut the model at this layer first, without training."),
     blocks: options.Blocks = None,
     vocabulary_from: options.VocabularyFrom = None,
@@ -103,35 +104,53 @@ def export(
     from truncate_kit.export.record import ExportSettings
 
     kept = options.kept(layer, blocks)
-    if not onnx:
-        raise UsageError("No format is named.", hint="Add --onnx.")
     precision, target = check_target(values["precision"], values.get("target"))  # fail before loading
     settings = ExportSettings(**values | {"precision": precision, "target": target})
     if precision != "int8":
         refuse("--precision int8", budget=values.get("budget"))
+    options.use_threads(threads)
+    report, place, _ = _export(workspace, model, settings, pairs, texts, kept, vocabulary_from)
+    show(report, place / report.file)
+    note(push.upload(place))
+
+
+def _export(
+    workspace: Workspace,
+    model: str | None,
+    settings: "ExportSettings",
+    pairs: Pairs,
+    texts: Path | None,
+    kept: int | tuple[int, ...] | None = None,
+    vocabulary_from: Path | None = None,
+) -> "tuple[ExportReport, Path, PairSplits]":
+    """Export into the model's folder if it is in the workspace, else into a copy of the model."""
     from truncate_kit.data.retrieval import RetrievalSet
+    from truncate_kit.data.tables import read_texts
     from truncate_kit.export.exporting import export_onnx
+    from truncate_kit.methods.distill.labels import NOTE, SEARCH_NOTE, distinct_texts, own_pairs_of, text_pairs_of
     from truncate_kit.report.view import data_sentences, view_of
 
-    options.use_threads(threads)
     cuts = kept is not None or vocabulary_from is not None
-    # Read the pairs before a cut replaces the lean model.
+    # Read the data before a cut replaces the lean model.
     own_model = model is None or Path(model).resolve() == workspace.lean.resolve()
-    scored: PairSplits | RetrievalSet | None = None
-    data_source = None
-    if own_model and not cuts and pairs == Pairs() and (workspace.folder / RESULT_FILES["distill"]).is_file():
-        from truncate_kit.methods.distill.labels import own_pairs_of
-
-        scored = own_pairs_of(workspace)
-        note(*(data_sentences(scored) if scored is not None else ()))
-    if scored is None:
-        scored, data_source = workspace.read(pairs)
-    if isinstance(scored, RetrievalSet):
-        from truncate_kit.methods.distill.labels import search_pairs_of, texts_of
-
-        texts_of(scored)
-    elif precision == "int8":
-        _check_searchable(scored)
+    splits: PairSplits | None = None
+    data_source, raw = None, ("", list[str](), "")  # name, texts and note
+    if texts is not None:
+        raw = str(texts), read_texts(texts), NOTE
+    elif own_model and not cuts and pairs == Pairs() and (workspace.folder / RESULT_FILES["distill"]).is_file():
+        splits = own_pairs_of(workspace)
+        note(*(data_sentences(splits) if splits is not None else ()))
+    if texts is None and splits is None:
+        data, data_source = workspace.read(pairs)
+        if isinstance(data, RetrievalSet):
+            raw = data.name, [*data.queries, *data.documents], SEARCH_NOTE.format(name=data.name)
+            data_source = None
+        else:
+            splits = data
+    if splits is None:
+        distinct_texts(*raw[:2])
+    elif settings.precision == "int8":
+        _check_searchable(splits)
     if cuts:
         cut = _save_cut(workspace.starting_model(model, None, None), kept, vocabulary_from, workspace)
         note(*view_of(cut).sentences)
@@ -143,18 +162,53 @@ def export(
             _check_free(workspace.lean, f"exporting {source.name}", _is_copy(workspace.lean, source.name))
         place = Path(source.name) if ours else workspace.lean
         encoder = workspace.load(source)
-        if isinstance(scored, RetrievalSet):
-            scored, data_source = search_pairs_of(encoder, scored), None
-            note(*data_sentences(scored))
-        splits = workspace.unseen(scored, source.name)
-        if precision == "int8" and None in (splits.dev, splits.test):
+        if splits is None:
+            splits = text_pairs_of(encoder, *raw)
+            note(*data_sentences(splits))
+        splits = workspace.unseen(splits, source.name)
+        if settings.precision == "int8" and None in (splits.dev, splits.test):
             splits = workspace.divided(splits)
-        dev = splits.dev if precision == "int8" else None
+        dev = splits.dev if settings.precision == "int8" else None
         work: dict[str, Any] = {"pairs": splits.evaluation, "search_pairs": dev, "progress": progress_bar()}
         report = export_onnx(encoder, place, settings, **work)
     workspace.remember(None if Path(source.name).resolve() == place.resolve() else source, data_source)
-    show(report, place / report.file)
-    note(push.upload(place))
+    return report, place, splits
+
+
+@command(
+    "truncate-kit compress MODEL",
+    "truncate-kit compress MODEL --texts sentences.txt",
+    result="bench.result:BenchReport",
+)
+def compress(
+    model: options.Finished = None,
+    *,
+    pairs: Pairs,
+    texts: options.SampleTexts = None,
+    threads: options.Threads = None,
+    workspace: Workspace,
+) -> None:
+    """Export the model in int8 without training, and measure the gain in speed and size; takes about a minute."""
+    from dataclasses import replace
+
+    from truncate_kit.bench.result import BASE, QUICK
+    from truncate_kit.bench.run import bench
+    from truncate_kit.data.pairs import BUNDLED_FOLDER
+    from truncate_kit.export.record import ExportSettings
+
+    options.use_threads(threads)
+    if texts is None and pairs == Pairs():
+        texts = BUNDLED_FOLDER / "train.csv"
+        note("The graph is checked on bundled English sentences; better give your own by --texts or --data.")
+    settings = ExportSettings(precision="int8")
+    report, place, splits = _export(workspace, model, settings, pairs, texts)
+    backends = BASE, "onnx-int8"
+    quick = replace(QUICK, backends=backends, threads=threads, batch_sizes=(1,), lengths=(16,))
+    tested = splits.evaluation
+    with workspace.held():
+        result = bench(place, settings=quick, pairs=tested, texts=tested.texts(), progress=progress_bar())
+        path = workspace.write(result, workspace.bench)
+    show(result, place / report.file, path)
 
 
 def _check_searchable(splits: "PairSplits") -> None:

@@ -31,7 +31,7 @@ from truncate_kit.core.results import (
 from truncate_kit.core.workspace import Source, read_origin
 from truncate_kit.core.workspace import Workspace as Places
 
-from .console import note, say
+from .console import note
 
 if TYPE_CHECKING:
     from truncate_kit.data.pairs import PairSplits
@@ -187,6 +187,9 @@ Dimensions = Annotated[int | None, data_option(..., "Number of leading dimension
 Layers = Annotated[str | None, layers_option(..., "auto (the default), all, or layers such as 3, 3,6,9 or 2..5.")]
 Blocks = Annotated[str | None, layers_option(..., "Keep only these blocks, such as 1,4,6 or 1..3,6.")]
 VocabularyFrom = Annotated[Path | None, layers_option(..., "Keep only word pieces that occur in this file's texts.")]
+SampleTexts = Annotated[
+    Path | None, data_option(..., "File of texts to check the graph on, instead of pairs.", "--texts")
+]
 Graph = Annotated[
     str | None, machine_option(..., "Graph precision: fp32, fp16 or int8; by default suited to the device.")
 ]
@@ -352,10 +355,6 @@ class Workspace(Places):
         path.with_suffix(".png").unlink(missing_ok=True)
         note(None if path == usual else f"{usual} is kept, because it holds measurements that this run lacks.")
         return path
-
-    def say_exported(self, model: Path) -> None:
-        """Print the command that exports this model."""
-        say(f"To export it as a graph: truncate-kit export {model} --onnx --workspace {self.folder}")
 
     def starting_model(
         self, named: str | None, pooling: str | None, max_length: int | None, *, or_miniature: bool = False

@@ -36,7 +36,7 @@ def demo(
     analyze(model=DEFAULT_MINIATURE, data=BUNDLED, folder=folder)
     say(f"\n2 of 5  finetune --layer auto --epochs {EPOCHS} --seeds {SEEDS}: find the best layer and train there.")
     finetune(model=DEFAULT_MINIATURE, data=BUNDLED, epochs=EPOCHS, seeds=SEEDS, threads=threads, folder=folder)
-    say("\n3 of 5  export --onnx: write and check one graph, token ids to vector.")
+    say("\n3 of 5  export: write and check one graph, token ids to vector.")
     export(onnx=True, folder=folder)
     say("\n4 of 5  bench --quick: the lean model against the full one, trained with the same budget.")
     bench(quick=True, threads=threads, folder=folder)
@@ -45,7 +45,7 @@ def demo(
     texts = BUNDLED_FOLDER / "train.csv"
     distill(model=WHOLE, texts=[texts], blocks=HALF, epochs=PASSES, threads=threads, folder=folder / "distilled")
     say("")
-    say("Next, your own model: truncate-kit analyze MODEL --data PAIRS.csv, then finetune, export --onnx, bench;")
+    say("Next, your own model: truncate-kit analyze MODEL --data PAIRS.csv, then finetune, export, bench;")
     say("or, if there is no drop or you have no scores: truncate-kit distill MODEL --texts sentences.txt.")
     say("")
     for part, title in ((folder, "All results"), (folder / "distilled", "The distilled BERT")):

@@ -471,7 +471,6 @@ def freeze(
     for name in ("reconstruction", "reconstruction-own-units", "blocks"):  # of the replaced report
         (workspace.frozen_heads / f"{name}.png").unlink(missing_ok=True)
     show(report, workspace.frozen, figures=workspace.frozen_heads)
-    workspace.say_exported(workspace.frozen)
     note(push.upload(workspace.frozen))
 
 
@@ -522,4 +521,3 @@ def combine(
     say(f"Saved: {workspace.combined}")
     if lean.pooler is not None:
         say("sentence-transformers needs trust_remote_code=True to load it.")
-    workspace.say_exported(workspace.combined)

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 PATHS = [path for folder in ("truncate_kit", "cli") for path in sorted((ROOT / folder).rglob("*.py"))]
 FILES = {".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path for path in PATHS}
-FLOORS = ["cli", "report", "methods bench", "training analysis export", "evaluation", "models data doctor"]
+FLOORS = ["cli __main__", "report", "methods bench", "training analysis export", "evaluation", "models data doctor"]
 """From the top; every other module of the package stands below them."""
 
 LONG = {"cli.train", "cli.measure", "truncate_kit.bench.run", "truncate_kit.methods.tmft.finetune",

@@ -161,7 +161,6 @@ encode raw.txt --model m --workers 100000 | --workers
 encode raw.txt --model m --dimensions 17 | have 16
 encode raw.txt --model m --out vectors.csv | does not end in .npy
 encode raw.txt --model m --out taken.npy | already exists
-export | Add --onnx
 export m --onnx --precision int4 | no export precision 'int4'
 export m --onnx --precision fp16 --target cpu | converted to float32
 export m --onnx --precision int8 --target cuda | no int8 kernels

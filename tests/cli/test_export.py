@@ -1,12 +1,17 @@
 """`truncate-kit export` and `truncate-kit evaluate` on real weights and in a workspace."""
 
+import numpy as np
 import pytest
 from scipy import stats
+from scipy.spatial import distance
 from sentence_transformers import SentenceTransformer
 
-from tests.support.commands import refused, run, run_json
+from tests.support.commands import refused, run, run_both, run_json
 from tests.support.files import pairs_file
+from tests.support.pairs import made_texts
+from truncate_kit.bench.result import BenchReport
 from truncate_kit.data.pairs import read_pairs
+from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
@@ -58,6 +63,32 @@ def test_export_takes_up_what_finetune_left_and_evaluate_too(workspace, tmp_path
     assert torch_score["pairs"] == graph_score["pairs"] == 64
     assert graph_score["Pearson"] == pytest.approx(torch_score["Pearson"], abs=0.01)
     assert f"{torch_score['Spearman']:.2f}" in run(capsys, "evaluate", "exported/lean", "--data", data)
+
+
+def test_compress_compares_an_int8_graph_with_torch(workspace, tmp_path, capsys):
+    (tmp_path / "raw.txt").write_text("\n".join(made_texts(60)))
+    printed, notes = run_both(capsys, "compress", "--texts", tmp_path / "raw.txt")
+    assert "held-out texts are the reference" in notes
+    assert notes.splitlines()[-1].startswith("Next: truncate-kit distill")
+    assert "torch fp32" in printed
+    (tmp_path / "pairs").mkdir()
+    for name, scores in (("dev", range(6)), ("test", range(5, -1, -1))):
+        pairs_file(tmp_path / f"pairs/{name}.csv", "score", scores)
+    found = BenchReport.from_dict(run_json(capsys, "compress", "--data", tmp_path / "pairs"))
+    assert (found.quality_of, len(found.models)) == (("onnx-int8", "torch-fp32"), 1)
+    pairs = read_pairs(tmp_path / "pairs/test.csv").pairs
+    models = {"lean": OnnxEncoder.load(workspace / "lean", precision="int8"), "full": load_encoder(workspace / "lean")}
+    for name, model in models.items():
+        first, second = (model.encode([getattr(pair, part) for pair in pairs]) for part in ("first", "second"))
+        cosines = [1 - distance.cosine(*both) for both in zip(first, second, strict=True)]
+        expected = stats.spearmanr(np.round(cosines, 6), [pair.target for pair in pairs]).statistic
+        assert found.quality[name] == pytest.approx(100 * expected, abs=0.05)
+
+
+def test_compress_needs_enough_texts(workspace, tmp_path, capsys):
+    (tmp_path / "raw.txt").write_text("one text\nanother\n")
+    assert "2 distinct texts, too few" in refused(capsys, "compress", "--texts", tmp_path / "raw.txt")
+    assert not list(workspace.glob("lean/*.onnx"))
 
 
 def test_export_does_not_replace_a_model_that_something_else_left(workspace, tiny_folder, tmp_path, capsys):

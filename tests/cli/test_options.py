@@ -92,7 +92,7 @@ def test_the_help_of_an_option_names_others_of_its_own_command(name):
         (
             'Make one with `export_onnx(settings=ExportSettings(precision="int8"))`.',
             "encode",
-            "Make one with truncate-kit export MODEL --onnx --precision int8.",
+            "Make one with truncate-kit export MODEL --precision int8.",
         ),
         ("With `ray start --head`; `unknown()`.", "encode", "With `ray start --head`; `unknown()`."),
     ],

@@ -129,7 +129,7 @@ def test_status_lists_what_is_there_and_clean_frees_the_copies(run, tmp_path, ti
     assert not (tmp_path / "exported").exists()
     run("finetune", tiny_folder("bert"), "--data", "pairs.csv", *FAST, "--layer", 2)
     out, err = run("status")
-    assert err == ""
+    assert err == "Next: truncate-kit report exported --open\n"
     assert re.search(r"^lean +\d", out, re.MULTILINE)
     assert "layer 2 of 3, fine-tuned on" in out
     assert re.search(r"trials/\w+ .* run: \d+ finished; \d+\.\d MB to free", out)

@@ -1,7 +1,7 @@
 """Labels to select blocks and to report scores; without labels, pairs scored by the full model's cosines."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
@@ -171,23 +171,28 @@ def own_pairs_of(workspace: Workspace) -> PairSplits | None:
         return None
 
 
-def texts_of(data: RetrievalSet) -> list[str]:
-    """Return the distinct queries and documents. Raises `DataError` for fewer than 20."""
-    texts = [text for text in dict.fromkeys((*data.queries, *data.documents)) if text]
+def distinct_texts(name: str, texts: Iterable[str]) -> list[str]:
+    """Return distinct texts without empty ones. Raises `DataError` for fewer than 20."""
+    texts = [text for text in dict.fromkeys(texts) if text]
     if len(texts) < 2 * FEWEST_PAIRED:
         raise DataError(
-            f"{data.name} has {counted(len(texts), 'distinct text')}, too few to check a graph.",
-            hint=f"Give at least {2 * FEWEST_PAIRED} queries and documents, or graded pairs.",
+            f"{name} has {counted(len(texts), 'distinct text')}, too few to check a graph.",
+            hint=f"Give at least {2 * FEWEST_PAIRED} distinct texts, or graded pairs.",
         )
     return texts
 
 
 def search_pairs_of(encoder: Encoder, data: RetrievalSet) -> PairSplits:
     """Pair the texts of a retrieval set, one half as dev, the other as test."""
-    texts = texts_of(data)
+    name, note = f"cosines of {encoder.name} in {data.name}", SEARCH_NOTE.format(name=data.name)
+    return text_pairs_of(encoder, name, (*data.queries, *data.documents), note)
+
+
+def text_pairs_of(encoder: Encoder, name: str, texts: Iterable[str], note: str = NOTE) -> PairSplits:
+    """Pair texts, one half as dev, the other as test. Raises as `distinct_texts`."""
+    texts = distinct_texts(name, texts)
     random.Random(0).shuffle(texts)
     middle = min(len(texts) // 2, PAIRS)
-    name, note = f"cosines of {encoder.name} in {data.name}", SEARCH_NOTE.format(name=data.name)
     return _splits(encoder, (texts[:middle], texts[middle : 2 * middle]), name, note)
 
 
