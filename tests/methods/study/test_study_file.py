@@ -10,7 +10,6 @@ from tests.support.commands import run
 from tests.support.files import words_folder
 from truncate_kit.core.errors import DataError, DeviceError, UsageError
 from truncate_kit.core.hardware import INSTRUCTIONS
-from truncate_kit.methods.study import plan
 from truncate_kit.methods.study.plan import Study, StudyModel, StudyPrior, StudyTask, read_study
 from truncate_kit.methods.study.result import read_published
 from truncate_kit.methods.study.running import check_published, check_study, load_model, task_data
@@ -42,12 +41,6 @@ def test_the_example_of_the_page_is_a_study(tmp_path):
     study = read(tmp_path, whole.replace("# [[", "[["))
     assert [prior.name for prior in study.priors] == ["", "words", "in-domain"]
     assert study.published == str(tmp_path / "FOLDER")
-
-
-def test_the_example_of_the_plan_has_every_key(tmp_path):
-    example = plan.__doc__.partition("\n")[2]
-    read(tmp_path, example)
-    assert {key for key in KEYS if not re.search(rf"^(\[+)?{key}( = |\])", example, flags=re.MULTILINE)} == set()
 
 
 def test_page_and_help_name_every_key(capfd):
