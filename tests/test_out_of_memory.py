@@ -71,10 +71,11 @@ def test_one_item_that_does_not_fit_and_other_errors_are_raised():
 
 
 def test_encoding_in_halves_gives_the_same_vectors_and_says_so(encoder, monkeypatch, caplog):
-    expected, states = encoder.vectors(TEXTS), layer_states(encoder, TEXTS)
+    ids = encoder.token_ids(TEXTS)
+    expected, states = encoder.encode_ids(ids), layer_states(encoder, TEXTS)
     sizes = refusing(encoder.backbone, 7, monkeypatch)
     with caplog.at_level(logging.WARNING):
-        torch.testing.assert_close(encoder.vectors(TEXTS), expected)
+        torch.testing.assert_close(encoder.encode_ids(ids), expected)
     assert "Out of memory for a batch of 40: using parts of 20" in caplog.text
     assert max(size for size in sizes if size <= 7) > 1
     torch.testing.assert_close(layer_states(encoder, TEXTS), states)
@@ -112,12 +113,12 @@ from truncate_kit.models.loading import load_encoder
 torch.set_num_threads(1)
 logging.basicConfig(stream=sys.stderr)
 encoder = load_encoder(sys.argv[1])
-texts = ["the cat sat on the mat " * 6] * 8192
-encoder.vectors(texts[:256])
-expected = encoder.vectors(texts[:1])
+ids = encoder.token_ids(["the cat sat on the mat " * 6] * 8192)
+encoder.encode_ids(ids[:256])
+expected = encoder.encode_ids(ids[:1])
 held = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
 resource.setrlimit(resource.RLIMIT_AS, (held + (150 << 20), resource.RLIM_INFINITY))
-found = encoder.vectors(texts, batch_size=8192)
+found = encoder.encode_ids(ids, batch_size=8192)
 resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 print(json.dumps([len(found), float((found - expected).abs().max())]))
 """

@@ -14,7 +14,12 @@ __version__ = VERSION
 # Unless this is set, ONNX Runtime 1.31 and newer stores a machine id in ~/.cache and sends usage data.
 os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
-DRAWERS |= {"card": f"{__name__}.report.card:card_text", "notebook": f"{__name__}.report.page:in_notebook"}
+DRAWERS |= {
+    "card": f"{__name__}.report.card:card_text",
+    "notebook": f"{__name__}.report.page:in_notebook",
+    "save": f"{__name__}.models.pipeline:save_encoder",
+    "push": f"{__name__}.export.exporting:push_folder",
+}
 
 _NAMES = {  # by module
     "analysis.cka": "cka_matrix StreamedCKA",

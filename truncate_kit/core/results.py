@@ -22,7 +22,7 @@ VERSION = "0.1.0"
 FORMAT = 2
 """Format version of all JSON files; other versions are refused."""
 DRAWERS: dict[str, str] = {}
-"""Functions that show results, as `module:function`, by purpose."""
+"""Functions of higher levels that show or save something, as `module:function`, by purpose."""
 RECORDS_FILE = "trials.jsonl"
 """Journal with the records of a folder's runs."""
 Amounts = tuple[tuple[object, ...], tuple[int, ...]]
@@ -49,11 +49,11 @@ class Result:
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
 
     def _repr_html_(self) -> str:
-        return drawn("notebook", self)
+        return str(drawn("notebook", self))
 
     def card(self, *parts: Any) -> str:
         """Write the model card; see `truncate_kit.report.card`."""
-        return drawn("card", self, *parts)
+        return str(drawn("card", self, *parts))
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
@@ -139,9 +139,9 @@ def json_schema(name: str, kinds: Sequence[type[Result]]) -> dict[str, Any]:
     }
 
 
-def drawn(purpose: str, *parts: Any) -> str:
-    """Return the text that the drawer of this purpose makes."""
-    return str(pkgutil.resolve_name(DRAWERS[purpose])(*parts))
+def drawn(purpose: str, *parts: Any, **options: Any) -> Any:
+    """Call the function of this purpose."""
+    return pkgutil.resolve_name(DRAWERS[purpose])(*parts, **options)
 
 
 def digest_of_values(values: dict[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import contextlib
 import re
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,7 +23,7 @@ from truncate_kit.core.errors import (
     known_name,
     require,
 )
-from truncate_kit.core.files import digest_of, local_path
+from truncate_kit.core.files import digest_of, local_path, replacing
 from truncate_kit.core.hardware import (
     RUNTIMES,
     check_threads,
@@ -32,10 +33,10 @@ from truncate_kit.core.hardware import (
     usable_cores,
 )
 from truncate_kit.core.progress import Send
-from truncate_kit.core.results import COUNT, check_number, listed_texts
+from truncate_kit.core.results import COUNT, check_number
 from truncate_kit.core.vectors import Rows, VectorFormat, paired_rows
 from truncate_kit.export.record import ExportReport, check_bits, check_runnable, find_graph
-from truncate_kit.models.encoder import Encoder, LayerHeads, TextReader, padded
+from truncate_kit.models.encoder import Encoder, LayerHeads, SentenceEncoder, TextReader, padded
 from truncate_kit.models.loading import load_encoder, load_reader, state_of
 from truncate_kit.models.pipeline import Normalize, read_layer_heads, read_modules
 from truncate_kit.models.store import reader_parts, sha256_of
@@ -184,7 +185,7 @@ def bytes_of_rows(graph: Path, rows: int) -> int:
     return sum(weight.nbytes // rows for weight in weights if weight is not None and weight.shape[0:1] == (rows,))
 
 
-class OnnxEncoder:
+class OnnxEncoder(SentenceEncoder):
     """An exported graph in ONNX Runtime. Many batches run on one CPU core each; few use all cores.
 
     Args:
@@ -216,6 +217,7 @@ class OnnxEncoder:
     ) -> None:
         self.file, self.reader, self.report, self.heads = file, reader, report, heads
         self._place = file.absolute()  # the working folder may change
+        self.home: Any = None  # of an unpickled graph, removed with it
         self.device = select_device(device)
         self.threads = check_threads(threads) or usable_cores()
         self.batch_tokens = check_number("batch_tokens", batch_tokens, COUNT) or _BATCH_TOKENS[self.device.type]
@@ -290,25 +292,35 @@ class OnnxEncoder:
                 self._one_core = session
         return self._one_core
 
-    def encode(self, texts: str | Sequence[str], *, prompt: bool = True) -> Vectors:
-        """Return float32 vectors (n, out), or (out,) for one text; prompt: use the model's default prompt."""
-        vectors: Vectors = self.vectors([texts] if isinstance(texts, str) else texts, prompt=prompt).numpy()
-        return vectors[0] if isinstance(texts, str) else vectors
-
-    def vectors(self, texts: Sequence[str], *, prompt: bool = True) -> Tensor:
+    def vectors(self, texts: Sequence[str], **options: Any) -> Tensor:
         """Return vectors (n, out) as a tensor on the CPU."""
         if self.reader is None:
             raise ModelError(f"{self.file} has no tokenizer in its folder.", hint="Export a model with a tokenizer.")
-        texts = listed_texts(texts)
-        place = {text: index for index, text in enumerate(dict.fromkeys(texts))}
-        vectors = self.encode_ids(self.reader.token_ids(list(place), prompt=prompt))
-        return vectors if len(place) == len(texts) else vectors[torch.tensor([place[text] for text in texts])]
+        return super().vectors(texts, **options)
 
-    def encode_ids(self, ids: Sequence[Sequence[int]]) -> Tensor:
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Copy the graph's folder, with the model in it."""
+        self.check_unreplaced()
+        with replacing(local_path(folder)) as place:
+            shutil.copytree(self._place.parent, place)
+
+    def _move(self, device: str) -> None:
+        if select_device(device) != self.device:
+            hint = f"Load the graph with `device={device!r}`."
+            raise UsageError(f"{self.file} is loaded on {self.device}, not on {device}.", hint=hint)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the graph as its files, which are read again on the same device."""
+        self.check_unreplaced()
+        files = {file.name: file.read_bytes() for file in graph_files(self._place)}
+        options = {"report": self.report, "heads": self.heads, "batch_tokens": self.batch_tokens}
+        return _unpickled, (self._place.name, files, self.reader, options | {"threads": self.threads}, str(self.device))
+
+    def encode_ids(self, ids: Sequence[Sequence[int]], *, batch_size: int | None = None) -> Tensor:
         """Return vectors (n, out) of token ids."""
         vectors: Vectors = np.empty((len(ids), self.width), np.float32)
         lengths = [stepped(len(row), self._longest) if self.few_shapes else len(row) for row in ids]
-        batches = list(token_batches(lengths, self.batch_tokens, self._most_texts))
+        batches = list(token_batches(lengths, self.batch_tokens, batch_size or self._most_texts))
         many = not self._buckets and self.device.type == "cpu" and len(batches) >= 2 * self.threads > 2
         one_core = self._on_one_core() if many else None
 
@@ -425,6 +437,19 @@ def gives_unit_vectors(encoder: Encoder | OnnxEncoder) -> bool:
     return bool(len(encoder.tail)) and isinstance(encoder.tail[-1], Normalize)
 
 
+def _unpickled(
+    name: str, files: Mapping[str, bytes], reader: TextReader | None, options: Mapping[str, Any], device: str
+) -> OnnxEncoder:
+    if options["report"] is not None:
+        check_bits(options["report"])
+    home = tempfile.TemporaryDirectory(prefix="truncate-kit-")
+    for place, content in files.items():
+        Path(home.name, place).write_bytes(content)
+    encoder = OnnxEncoder(Path(home.name, name), reader, device=device, **options)
+    encoder.home = home
+    return encoder
+
+
 Chunk = tuple[int, list[Any]]
 """Index of the first text, and texts that are encoded together."""
 
@@ -439,14 +464,9 @@ class EncodingWork:
     def move(self, device: str) -> None:
         """Put the model, or a pickled graph, on the device."""
         if isinstance(self._encoder, tuple):
-            name, files, reader, heads, report = self._encoder
-            if report is not None:
-                check_bits(report)
-            self._home = tempfile.TemporaryDirectory(prefix="truncate-kit-")  # kept as long as the graph
-            for place, content in files.items():
-                Path(self._home.name, place).write_bytes(content)
-            file, threads = Path(self._home.name, name), torch.get_num_threads()
-            self._encoder = OnnxEncoder(file, reader, heads=heads, threads=threads, device=device)
+            name, files, reader, options, _ = self._encoder
+            options |= {"threads": torch.get_num_threads(), "batch_tokens": None}
+            self._encoder = _unpickled(name, files, reader, options, device)
         elif isinstance(self._encoder, Encoder):
             self._encoder.to(device)
 
@@ -458,8 +478,5 @@ class EncodingWork:
 
     def __getstate__(self) -> dict[str, Any]:
         encoder = self._encoder
-        if isinstance(encoder, OnnxEncoder):
-            files = {file.name: file.read_bytes() for file in graph_files(encoder.file)}
-            encoder.check_unreplaced()
-            encoder = encoder.file.name, files, encoder.reader, encoder.heads, encoder.report
-        return {"_encoder": encoder, "_form": self._form}
+        packed = encoder.__reduce__()[1] if isinstance(encoder, OnnxEncoder) else encoder
+        return {"_encoder": packed, "_form": self._form}

@@ -3,9 +3,11 @@
 import contextlib
 import itertools
 import re
+import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
@@ -16,8 +18,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from truncate_kit.core.errors import ModelError, known_name
-from truncate_kit.core.hardware import in_halves
-from truncate_kit.core.results import COUNT, check_number, listed_texts
+from truncate_kit.core.hardware import in_halves, select_device
+from truncate_kit.core.progress import ProgressOption, reporter
+from truncate_kit.core.results import COUNT, check_number, drawn, listed_texts
 from truncate_kit.core.vectors import Rows, TextEncoder, paired_rows
 from truncate_kit.data.seen import NO_KEYS, Keys
 from truncate_kit.models.families import family_of
@@ -258,7 +261,109 @@ def check_pooling(mode: str) -> PoolingMode:
     return known_name("pooling", mode, POOLING_MODES)
 
 
-class Encoder(nn.Module):
+class SentenceEncoder:
+    """Methods with the names and arguments of sentence-transformers."""
+
+    device: Any
+    reader: Any
+
+    def encode(
+        self,
+        sentences: str | Sequence[str],
+        prompt_name: str | None = None,
+        prompt: str | bool | None = None,
+        batch_size: int | None = None,
+        show_progress_bar: bool | None = None,
+        *,
+        convert_to_tensor: bool = False,
+        normalize_embeddings: bool = False,
+        device: str | None = None,
+    ) -> Any:
+        """Return sentence vectors (n, out), or (out,) for a single text, as a float32 array.
+
+        Args:
+            sentences: One text or several.
+            prompt_name: A prompt of the model to prepend; by default its default prompt.
+            prompt: A text to prepend instead; False: no prompt.
+            batch_size: Maximum of texts per batch; by default 64 in torch, a number of tokens in ONNX Runtime.
+            show_progress_bar: Draw a bar.
+            convert_to_tensor: Return a tensor on the CPU.
+            normalize_embeddings: Scale vectors to length 1.
+            device: Must be the device of a graph; a model in torch moves there.
+
+        Raises:
+            UsageError: The prompt is unknown, or a graph is on another device.
+        """
+        if device is not None:
+            self._move(device)
+        if prompt_name is not None:
+            prompts = settings_of(self).get("prompts") or {}
+            prompt = prompts[known_name("`prompt_name`", prompt_name, tuple(prompts))] or False
+        several = [sentences] if isinstance(sentences, str) else sentences
+        vectors = self.vectors(several, batch_size=batch_size, prompt=prompt, progress=bool(show_progress_bar))
+        vectors = nn.functional.normalize(vectors, dim=1) if normalize_embeddings else vectors
+        vectors = vectors[0] if isinstance(sentences, str) else vectors
+        return vectors if convert_to_tensor else vectors.numpy()
+
+    def encode_query(self, sentences: str | Sequence[str], **options: Any) -> Any:
+        """Encode with the model's prompt for queries, if any; options as in `encode`."""
+        return self.encode(sentences, **{"prompt": side_prompt(self, QUERY_PROMPTS)} | options)
+
+    def encode_document(self, sentences: str | Sequence[str], **options: Any) -> Any:
+        """Encode with the model's prompt for documents, if any; options as in `encode`."""
+        return self.encode(sentences, **{"prompt": side_prompt(self, DOCUMENT_PROMPTS)} | options)
+
+    def similarity(self, first: Rows, second: Rows) -> Tensor:
+        """Return similarities (n, m) of vectors (n, out) and (m, out) by the model's measure, else by cosine."""
+        a, b = (torch.as_tensor(rows).float() for rows in (first, second))
+        match settings_of(self).get("similarity_fn_name") or "cosine":
+            case "cosine":
+                return nn.functional.normalize(a, dim=1) @ nn.functional.normalize(b, dim=1).T
+            case "dot":
+                return a @ b.T
+            case measure:
+                return -torch.cdist(a, b, p={"euclidean": 2.0, "manhattan": 1.0}[measure])
+
+    def vectors(
+        self,
+        texts: Sequence[str],
+        *,
+        batch_size: int | None = None,
+        prompt: str | bool | None = None,
+        progress: ProgressOption = False,
+    ) -> Tensor:
+        """Return sentence vectors (n, out) on the CPU; repeated texts are encoded once."""
+        texts, own = listed_texts(texts), isinstance(prompt, str)
+        place = {text: index for index, text in enumerate(dict.fromkeys(texts))}
+        ids = self.reader.token_ids(
+            [f"{prompt}{text}" if own else text for text in place], prompt=prompt in (None, True)
+        )
+        step, show, parts = len(ids) if progress is False else 1024, reporter(progress), list[Tensor]()
+        for start in range(0, max(1, len(ids)), max(1, step)):
+            parts.append(self.encode_ids(ids[start : start + step], batch_size=batch_size))
+            show("Encoding", min(start + step, len(ids)), len(ids))
+        vectors = torch.cat(parts)
+        return vectors if len(place) == len(texts) else vectors[torch.tensor([place[text] for text in texts])]
+
+    def encode_ids(self, ids: Sequence[Sequence[int]], *, batch_size: int | None = None) -> Tensor:
+        """Return sentence vectors (n, out) of token ids."""
+        raise NotImplementedError
+
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Save the model as a sentence-transformers folder; a graph's folder is copied."""
+        raise NotImplementedError
+
+    def push_to_hub(self, name: str, *, private: bool = True) -> str:
+        """Upload the saved model to the hub; return its address."""
+        with tempfile.TemporaryDirectory() as folder:
+            self.save_pretrained(Path(folder, "model"))
+            return str(drawn("push", Path(folder, "model"), name, public=not private)[0])
+
+    def _move(self, device: str) -> None:
+        raise NotImplementedError
+
+
+class Encoder(SentenceEncoder, nn.Module):
     """Turn texts into sentence vectors or the hidden states of all layers.
 
     Args:
@@ -461,20 +566,17 @@ class Encoder(nn.Module):
         vectors: Tensor = self.tail(pool(states, attention_mask, self.pooling))
         return vectors
 
-    def encode(self, texts: str | Sequence[str], *, batch_size: int = 64, prompt: bool = True) -> NDArray[np.float32]:
-        """Return sentence vectors (n, out), or (out,) for a single text."""
-        several = [texts] if isinstance(texts, str) else texts
-        vectors: NDArray[np.float32] = self.vectors(several, batch_size=batch_size, prompt=prompt).numpy()
-        return vectors[0] if isinstance(texts, str) else vectors
+    def save_pretrained(self, folder: str | Path) -> None:
+        """Save the model as a sentence-transformers folder, replacing the folder."""
+        drawn("save", self, Path(folder))
 
-    def vectors(self, texts: Sequence[str], *, batch_size: int = 64, prompt: bool = True) -> Tensor:
-        """Return sentence vectors (n, out) on the CPU."""
-        return self.encode_ids(self.token_ids(texts, prompt=prompt), batch_size=batch_size)
+    def _move(self, device: str) -> None:
+        self.to(select_device(device))
 
-    def encode_ids(self, ids: Sequence[Sequence[int]], *, batch_size: int = 64) -> Tensor:
-        """Return sentence vectors of token ids."""
+    def encode_ids(self, ids: Sequence[Sequence[int]], *, batch_size: int | None = None) -> Tensor:
+        """Return sentence vectors (n, out) of token ids."""
         rows: list[Tensor] = []
-        batches = length_batches([len(row) for row in ids], batch_size)
+        batches = length_batches([len(row) for row in ids], 64 if batch_size is None else batch_size)
         with evaluating(self), torch.inference_mode():
             for batch in batches:
                 rows += in_halves(lambda part: self(**self.pad([ids[place] for place in part])).float().cpu(), batch)
