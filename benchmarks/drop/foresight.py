@@ -118,9 +118,8 @@ def say(data: Path) -> None:
         if (name := f"bundled {model}, {task}") in PREDICTIONS:
             continue
         pairs = load_set(str(data), task).split("train")
-        usual = default_reference(model)
         settings = AnalysisSettings(max_texts=ANALYSED_TEXTS, intervals=0, outliers=0)
-        reference = load_encoder(usual) if usual else None
+        reference = load_encoder(usual) if (usual := default_reference(model)) else None
         seen = profile(load_encoder(model), pairs=list(pairs), reference=reference, settings=settings)
         assert seen.drop is not None
         PREDICTIONS.add(name, seen.drop.to_dict())
@@ -182,10 +181,9 @@ CKA, SPEARMAN, RANK = 0, 1, 2  # places in `Foreseen.signs`
 
 def logistic_of(*places: int, fit: Callable[[Sequence[Foreseen], Sequence[int]], np.ndarray] | None = None) -> Fit:
     """Forecast by a logistic regression on some signs, by default `fitted`; one half without signs."""
-    fit = fit or fitted
 
     def forecast(others: Sequence[Foreseen], mine: Foreseen) -> float:
-        return float(probability(units([mine], places), fit(others, places))[0]) if mine.signs else 0.5
+        return float(probability(units([mine], places), (fit or fitted)(others, places))[0]) if mine.signs else 0.5
 
     return forecast
 

@@ -342,10 +342,10 @@ class BenchReport(Result):
         )
 
     def steps(self) -> dict[str, Key]:
-        """Return the runs from today's to the recommended one, by what changes in each.
+        """Return the runs from today's to the recommended one, by what each changes.
 
-        Today's is the full (else the lean) model in `BASE`, if timed. Recommended is lean's fastest run that scores at
-        most `HELD` points less than lean does in today's runtime; without scores, only float32 is considered.
+        Today's is the full (else the lean) model in `BASE`, if timed. Recommended is lean's fastest run that loses at
+        most `HELD` points to lean in today's runtime; without scores, in the same precision.
         """
         first: Role = "full" if len(self.models) > 1 else "lean"
         if (plain := self.shared()) is None:

@@ -283,13 +283,13 @@ class SentenceEncoder:
 
         Args:
             sentences: One text or several.
-            prompt_name: A prompt of the model to prepend; by default its default prompt.
-            prompt: A text to prepend instead; False: no prompt.
-            batch_size: Maximum of texts per batch; by default 64 in torch, a number of tokens in ONNX Runtime.
+            prompt_name: The model's prompt to prepend; by default its default prompt.
+            prompt: Text to prepend instead; False: none.
+            batch_size: By default 64 texts in torch, a number of tokens in ONNX Runtime.
             show_progress_bar: Draw a bar.
-            convert_to_tensor: Return a tensor on the CPU.
+            convert_to_tensor: Return a CPU tensor.
             normalize_embeddings: Scale vectors to length 1.
-            device: Must be the device of a graph; a model in torch moves there.
+            device: Move there; a graph must be there.
 
         Raises:
             UsageError: The prompt is unknown, or a graph is on another device.
@@ -306,15 +306,15 @@ class SentenceEncoder:
         return vectors if convert_to_tensor else vectors.numpy()
 
     def encode_query(self, sentences: str | Sequence[str], **options: Any) -> Any:
-        """Encode with the model's prompt for queries, if any; options as in `encode`."""
+        """Encode with the prompt for queries, if any."""
         return self.encode(sentences, **{"prompt": side_prompt(self, QUERY_PROMPTS)} | options)
 
     def encode_document(self, sentences: str | Sequence[str], **options: Any) -> Any:
-        """Encode with the model's prompt for documents, if any; options as in `encode`."""
+        """Encode with the prompt for documents, if any."""
         return self.encode(sentences, **{"prompt": side_prompt(self, DOCUMENT_PROMPTS)} | options)
 
     def similarity(self, first: Rows, second: Rows) -> Tensor:
-        """Return similarities (n, m) of vectors (n, out) and (m, out) by the model's measure, else by cosine."""
+        """Return similarities (n, m) by the model's measure, else by cosine."""
         a, b = (torch.as_tensor(rows).float() for rows in (first, second))
         match settings_of(self).get("similarity_fn_name") or "cosine":
             case "cosine":
@@ -332,7 +332,7 @@ class SentenceEncoder:
         prompt: str | bool | None = None,
         progress: ProgressOption = False,
     ) -> Tensor:
-        """Return sentence vectors (n, out) on the CPU; repeated texts are encoded once."""
+        """Return CPU vectors (n, out); repeated texts are encoded once."""
         texts, own = listed_texts(texts), isinstance(prompt, str)
         place = {text: index for index, text in enumerate(dict.fromkeys(texts))}
         ids = self.reader.token_ids(
@@ -350,11 +350,11 @@ class SentenceEncoder:
         raise NotImplementedError
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Save the model as a sentence-transformers folder; a graph's folder is copied."""
+        """Save as a sentence-transformers folder."""
         raise NotImplementedError
 
     def push_to_hub(self, name: str, *, private: bool = True) -> str:
-        """Upload the saved model to the hub; return its address."""
+        """Upload to the hub; return the address."""
         with tempfile.TemporaryDirectory() as folder:
             self.save_pretrained(Path(folder, "model"))
             return str(drawn("push", Path(folder, "model"), name, public=not private)[0])
@@ -567,7 +567,7 @@ class Encoder(SentenceEncoder, nn.Module):
         return vectors
 
     def save_pretrained(self, folder: str | Path) -> None:
-        """Save the model as a sentence-transformers folder, replacing the folder."""
+        """Save as a sentence-transformers folder, replaced if it exists."""
         drawn("save", self, Path(folder))
 
     def _move(self, device: str) -> None:
