@@ -1,6 +1,8 @@
 """Both encoders take the methods and arguments of sentence-transformers, and give its values."""
 
 import pickle
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -74,3 +76,14 @@ def test_they_are_saved_pickled_and_used_by_scikit_learn(both, tmp_path):
     model = make_pipeline(FunctionTransformer(ours.encode), LogisticRegression(C=100))
     scores = cross_val_score(model, texts, [number % 2 for number in range(40)], cv=2)
     assert scores.min() > 0.9
+
+
+def num_states(pickled: bytes) -> int:
+    encoder = pickle.loads(pickled)
+    return len(encoder.hidden_states(encoder.tokenize(["a"])))
+
+
+def test_a_process_that_built_no_such_model_reads_the_states_of_a_pickled_one(tiny_folder):
+    encoder = load_encoder(tiny_folder("bert"))
+    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+        assert pool.submit(num_states, pickle.dumps(encoder)).result() == encoder.depth + 1

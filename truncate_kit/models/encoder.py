@@ -1,6 +1,7 @@
 """Turn texts into token ids, hidden states and sentence vectors."""
 
 import contextlib
+import copy
 import itertools
 import re
 import tempfile
@@ -27,6 +28,7 @@ from truncate_kit.models.families import family_of
 from truncate_kit.models.layer_pooling import LayerPooler, PoolingMode, pool
 
 ScoreKind = Literal["exp", "sigmoid"]
+_BUILT: set[type] = set()
 _MOST_SPECIAL = 8  # upper bound on the special tokens added to a text
 Batch = dict[str, Tensor]
 
@@ -399,6 +401,14 @@ class Encoder(SentenceEncoder, nn.Module):
         self.seen: Keys = NO_KEYS  # pairs used in training or selection
         self.trained: bool | None = None  # None if unknown
         self.pool_with(pooler, pooling)
+        _BUILT.add(type(backbone))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]  # of torch
+        if type(self.backbone) not in _BUILT:
+            # transformers captures hidden states only of classes that this process has built.
+            with torch.device("meta"):
+                _BUILT.add(type(type(self.backbone)(copy.deepcopy(self.backbone.config))))
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the attributes, without hooks, for pickling."""
