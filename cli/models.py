@@ -127,7 +127,6 @@ def _export(
     from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.data.tables import read_texts
     from truncate_kit.export.exporting import export_onnx
-    from truncate_kit.methods.distill.labels import NOTE, SEARCH_NOTE, distinct_texts, own_pairs_of, text_pairs_of
     from truncate_kit.report.view import data_sentences, view_of
 
     cuts = kept is not None or vocabulary_from is not None
@@ -136,18 +135,26 @@ def _export(
     splits: PairSplits | None = None
     data_source, raw = None, ("", list[str](), "")  # name, texts and note
     if texts is not None:
+        from truncate_kit.methods.distill.labels import NOTE
+
         raw = str(texts), read_texts(texts), NOTE
     elif own_model and not cuts and pairs == Pairs() and (workspace.folder / RESULT_FILES["distill"]).is_file():
+        from truncate_kit.methods.distill.labels import own_pairs_of
+
         splits = own_pairs_of(workspace)
         note(*(data_sentences(splits) if splits is not None else ()))
     if texts is None and splits is None:
         data, data_source = workspace.read(pairs)
         if isinstance(data, RetrievalSet):
+            from truncate_kit.methods.distill.labels import SEARCH_NOTE
+
             raw = data.name, [*data.queries, *data.documents], SEARCH_NOTE.format(name=data.name)
             data_source = None
         else:
             splits = data
     if splits is None:
+        from truncate_kit.methods.distill.labels import distinct_texts, text_pairs_of
+
         distinct_texts(*raw[:2])
     elif settings.precision == "int8":
         _check_searchable(splits)

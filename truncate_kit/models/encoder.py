@@ -264,7 +264,7 @@ def check_pooling(mode: str) -> PoolingMode:
 
 
 class SentenceEncoder:
-    """Methods with the names and arguments of sentence-transformers."""
+    """Methods named as in sentence-transformers."""
 
     device: Any
     reader: Any
@@ -287,7 +287,7 @@ class SentenceEncoder:
             sentences: One text or several.
             prompt_name: The model's prompt to prepend; by default its default prompt.
             prompt: Text to prepend instead; False: none.
-            batch_size: By default 64 texts in torch, a number of tokens in ONNX Runtime.
+            batch_size: By default 64 in torch; ONNX Runtime limits tokens.
             show_progress_bar: Draw a bar.
             convert_to_tensor: Return a CPU tensor.
             normalize_embeddings: Scale vectors to length 1.
@@ -316,7 +316,7 @@ class SentenceEncoder:
         return self.encode(sentences, **{"prompt": side_prompt(self, DOCUMENT_PROMPTS)} | options)
 
     def similarity(self, first: Rows, second: Rows) -> Tensor:
-        """Return similarities (n, m) by the model's measure, else by cosine."""
+        """Return similarities (n, m) by the model's measure."""
         a, b = (torch.as_tensor(rows).float() for rows in (first, second))
         match settings_of(self).get("similarity_fn_name") or "cosine":
             case "cosine":
@@ -406,7 +406,7 @@ class Encoder(SentenceEncoder, nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]  # of torch
         if type(self.backbone) not in _BUILT:
-            # transformers captures hidden states only of classes that this process has built.
+            # transformers captures states only of classes built in this process.
             with torch.device("meta"):
                 _BUILT.add(type(type(self.backbone)(copy.deepcopy(self.backbone.config))))
 
