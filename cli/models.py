@@ -195,7 +195,7 @@ def compress(
     threads: options.Threads = None,
     workspace: Workspace,
 ) -> None:
-    """Export the model in int8 without training, and measure the gain in speed and size; takes about a minute."""
+    """Export the model in int8 without training, and measure the gain in speed and size, in a minute or two."""
     from dataclasses import replace
 
     from truncate_kit.bench.result import BASE, QUICK
