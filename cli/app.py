@@ -33,7 +33,7 @@ MODULES = {
 COMMANDS = tuple(name for names in PANELS.values() for name in names)
 _EXPORT = "export{option}"
 NEXT = {
-    "compress": "distill MODEL --texts sentences.txt: fewer blocks, several times faster again",
+    "compress": "distill MODEL --texts sentences.txt, for fewer blocks",
     "analyze": "finetune --data pairs.csv{option}; without scores: truncate-kit distill --texts raw.txt{option}",
     "finetune": _EXPORT,
     "distill": _EXPORT,
@@ -51,7 +51,7 @@ NEXT = {
     "status": "report {folder} --open",
     "doctor": "compress MODEL",
 }
-"""What follows a command; the demo says it itself."""
+"""Next step after each command; demo prints its own."""
 _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 160}
 _PLAIN: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
 _HYPHEN = "\u2011"  # not broken across lines, as in depth-bonus

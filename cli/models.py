@@ -135,6 +135,8 @@ def _export(
     splits: PairSplits | None = None
     data_source, raw = None, ("", list[str](), "")  # name, texts and note
     if texts is not None:
+        if pairs != Pairs():
+            raise UsageError("`texts` and `data` are both given.", hint="Leave out `texts` or `data`.")
         from truncate_kit.methods.distill.labels import NOTE
 
         raw = str(texts), read_texts(texts), NOTE

@@ -88,6 +88,8 @@ def test_compress_compares_an_int8_graph_with_torch(workspace, tmp_path, capsys)
 def test_compress_needs_enough_texts(workspace, tmp_path, capsys):
     (tmp_path / "raw.txt").write_text("one text\nanother\n")
     assert "2 distinct texts, too few" in refused(capsys, "compress", "--texts", tmp_path / "raw.txt")
+    both = refused(capsys, "compress", "--texts", tmp_path / "raw.txt", "--data", "bundled")
+    assert "--texts and --data are both given" in both
     assert not list(workspace.glob("lean/*.onnx"))
 
 

@@ -10,6 +10,7 @@ from tests.support.fake_hub import logged_in
 from tests.support.files import pairs_file
 from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError
 from truncate_kit.export.exporting import export_onnx, push_folder
+from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.cutting import cut
 
@@ -52,6 +53,14 @@ def test_no_file_says_where_something_lay_on_this_machine(hub, tiny_folder, tmp_
     files = hub.repos["me/lean"]["files"]
     assert {"export.json", "cut.json"} & {*files} == {"export.json"}
     assert [name for name, content in files.items() if str(tmp_path).encode() in content] == []
+
+
+@pytest.mark.parametrize(("load", "file"), [(load_encoder, "model.safetensors"), (OnnxEncoder.load, "model.onnx")])
+def test_an_encoder_pushes_itself(hub, folder, load, file):
+    assert load(folder).push_to_hub("me/own") == f"{hub.endpoint}/me/own"
+    repo = hub.repos["me/own"]
+    assert repo["private"]
+    assert {file, "modules.json", "tokenizer.json"} <= repo["files"].keys()
 
 
 def test_public_only_when_told(hub, folder):
