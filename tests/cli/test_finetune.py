@@ -107,7 +107,7 @@ def test_word_pairs_get_the_papers_batches_and_epochs(run, tiny_folder, tmp_path
 
 
 def test_priors_are_said_and_change_the_model(run, tiny_folder, single_file, monkeypatch):
-    monkeypatch.setattr(settings, "WORD_EPOCHS", 3)  # the fifty of the paper are looked at elsewhere
+    monkeypatch.setattr(settings, "WORD_EPOCHS", 3)  # fifty epochs, as in the paper, take long
     words = words_folder(single_file.parent / "words")
     command = ("finetune", tiny_folder("bert"), "--data", single_file, *FAST, "--learning-rate", 1e-3)
     _, err = run(*command, "--prior-words", words, "--prior-texts", single_file, "--prior-epochs", 1)

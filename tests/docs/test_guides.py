@@ -55,7 +55,7 @@ def make_masked(folder):
     torch.manual_seed(0)
     few = load_pairs("bundled").first(40).train.texts()  # what loads all 8,192 pieces takes six times as long
     tokenizer = keep_words(load_encoder("mini-bert"), few).tokenizer
-    tokenizer.model_max_length = 36  # as that of other tiny models, whose traces it shares
+    tokenizer.model_max_length = 36  # the length of other tiny models, to share their traces
     config = TINY_CONFIGS["bert"].to_dict() | {"num_hidden_layers": 4, "vocab_size": len(tokenizer)}
     model = BertForMaskedLM(BertConfig(**config))
     for name, parameter in model.named_parameters():

@@ -265,8 +265,8 @@ def test_the_weight_of_an_own_negative_reaches_the_loss(tiny_folder, data, tmp_p
     def first_loss(weight):
         losses = []
         options = {"objective": "hard-negatives", "hard_negative_weight": weight, "pooling": "mean"}
-        told = {"evaluate_every": 1, "stage_done": lambda stage, loss, dev: losses.append(loss)}
-        run(tiny_folder("bert"), data, tmp_path / str(weight), **options, **told)
+        watched = {"evaluate_every": 1, "stage_done": lambda stage, loss, dev: losses.append(loss)}
+        run(tiny_folder("bert"), data, tmp_path / str(weight), **options, **watched)
         return losses[0]
 
     plain, raised = first_loss(0.0), first_loss(2.0)

@@ -222,7 +222,7 @@ def test_where_the_search_had_fewer_texts_candidates_are_scored_on_all(encoder, 
     exact = dict(lean_of(encoder, texts, tmp_path / "all", blocks="2").search.leading)
     # A search of a tiny model over few texts never takes ten minutes: here any takes too long, and fewer texts do.
     monkeypatch.setattr(subsets, "SEARCH_SECONDS", 0.0)
-    monkeypatch.setattr(subsets, "FEWEST_SEARCHED", 41)
+    monkeypatch.setattr(subsets, "FEWEST_SEARCHED", 41)  # so that few texts suffice
     result = lean_of(encoder, texts, tmp_path / "fewer", blocks="2")
     assert (result.search.exact, result.search.num_texts) == (False, 41)
     tried = [one for one in result.tryouts if one.blocks in exact]

@@ -79,7 +79,7 @@ def test_a_search_that_is_long_is_announced(encoder, seconds, announced, monkeyp
 
 def test_a_search_that_would_take_too_long_goes_over_fewer_and_shorter_texts(encoder, monkeypatch):
     evaluator, heard = evaluator_of(encoder, 90), Heard()
-    monkeypatch.setattr(subsets, "FEWEST_SEARCHED", 41)
+    monkeypatch.setattr(subsets, "FEWEST_SEARCHED", 41)  # so that few texts suffice
     monkeypatch.setattr(subsets, "SEARCHED_TOKENS", 5)
     # No test can wait for a machine that slow: a block is taken to need 100 s in all over 41 texts.
     with monkeypatch.context() as patch:

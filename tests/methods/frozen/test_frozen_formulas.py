@@ -156,7 +156,7 @@ def test_deeper_autoencoders_are_mirrored_tanh_layers(depth):
     for block, (run, place) in enumerate(places):
         code = states[block]
         for layer in (*model.networks.layers, *model.deeper):
-            biases = layer.biases[run].view(len(layer.weights[run]), -1)  # those of a run are kept flat
+            biases = layer.biases[run].view(len(layer.weights[run]), -1)  # a run's biases are one flat parameter
             code = torch.tanh(code @ layer.weights[run][place] + biases[place])
         rows.append(code @ model.backs[run][place] + model.shifts[run].view(-1, 6)[place])
     assert len(model.deeper) == len(model.networks.layers) - 1 == depth - 1
