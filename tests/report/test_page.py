@@ -17,6 +17,7 @@ from tests.support.made_results import (
     a_sweep,
     an_export,
     some_heads,
+    timing,
     write_run,
 )
 from tests.support.pairs import TEXTS, pairs_of
@@ -120,6 +121,11 @@ def test_what_judges_nothing_recommends_nothing(lean, tmp_path):
         assert ground in " ".join(found.grounds[0])
         reason = ground if name in ("few", "alike") else "its score was not compared on your pairs"
         assert reason in found.recommendations[0]
+    runs = (("torch-fp32", 0.1), ("onnx-fp32", 0.04))
+    timings = [timing(("lean", name), "real set", (took,), sentences=50, tokens=300) for name, took in runs]
+    one = replace(bench, models=bench.models[:1], timings=tuple(timings), quality_of=("onnx-fp32", "torch-fp32"))
+    found = write_page(write_run(tmp_path / "one", lean, bench=one, sweep=replace(a_sweep(), model="mine")))
+    assert "ONNX Runtime fp32: 2.5 times as fast as in torch fp32" in found.recommendations[0]
     alone = write_page(write_run(tmp_path / "alone", lean, bench=None))
     assert "its speed was not compared" in alone.recommendations[0]
     miniature = replace(a_sweep(), model="mini-bert")  # for which the bundled pairs were made

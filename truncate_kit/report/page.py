@@ -261,7 +261,14 @@ def recommend(run: Run) -> tuple[str, list[str]]:
         grounds.append(quality_sentence(bench, bench.quality))
     if run.says_little(on):
         grounds.append(BUNDLED_SAY_LITTLE)
-    if bench is not None and (backend := bench.shared()) is not None:
+    if bench is not None and len(bench.models) == 1 and len(steps := [*bench.steps().values()]) > 1:
+        (_, today), (_, best) = steps[0], steps[-1]
+        gain = (bench.rate("lean", best) or 0.0) / (bench.rate("lean", today) or 1.0)
+        faster = (
+            f"{gain:.1f} times as fast as in {BACKENDS[today].title}{', and the score holds' * (scores is not None)}"
+        )
+        return f"Run this model in {BACKENDS[best].title}: {faster}.", [*grounds, *run.notes]
+    if bench is not None and len(bench.models) > 1 and (backend := bench.shared()) is not None:
         gain = (bench.rate("lean", backend) or 0.0) / (bench.rate("full", backend) or 1.0)
         grounds.append(f"The lean model is {gain:.1f} times as fast, both models in {BACKENDS[backend].title}.")
     place = "as measured" if run.made is None else run.made.place
