@@ -51,7 +51,7 @@ NEXT = {
     "status": "report {folder} --open",
     "doctor": "compress MODEL",
 }
-"""Next step after each command; demo prints its own."""
+"""Next step after each command but demo."""
 _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 160}
 _PLAIN: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
 _HYPHEN = "\u2011"  # not broken across lines, as in depth-bonus

@@ -168,7 +168,8 @@ def sections(run: Run) -> list[View]:
     benches = [view_of(report) for report in run.benches]
     # The first section shows this table.
     benches = [replace(view, tables=[table for table in view.tables if table != gained]) for view in benches]
-    parts = [View("against", "Lean against full", [gained], missing=missing)]
+    title = "Two runtimes" if bench is not None and len(bench.models) == 1 else "Lean against full"
+    parts = [View("against", title, [gained], missing=missing)]
     parts += [*benches, *map(view_of, run.results)]
     if run.profile is None:
         command = run.command("analyze", *([run.origin] if run.origin else []))
