@@ -194,9 +194,7 @@ def halve(file):
 PROBLEMS = {
     "no weights": (lambda folder: (folder / WEIGHTS).unlink(), "has no weights"),
     "half of the weights": (lambda folder: halve(folder / WEIGHTS), "cannot be read"),
-    "a weight that is no number": (
-        lambda folder: refill(folder, lambda weights: weights | {LAST: weights[LAST] * torch.nan}), "NaN",
-    ),
+    "no number": (lambda folder: refill(folder, lambda held: held | {LAST: held[LAST] * torch.nan}), "NaN"),
     "an unknown module": (lambda folder: (folder / "modules.json").write_text(UNKNOWN), r"a\.b\.WordWeights"),
     "a missing weight": (lambda folder: refill(folder, missing), r"are missing, such as encoder\.layer\.1"),
     "a weight of a block more": (
@@ -212,7 +210,8 @@ PROBLEMS = {
     "another rotation": (
         lambda folder: edit(folder / "config.json", rope_parameters={"rope_type": "ntk"}), "rope_type 'ntk'",
     ),
-    "an unknown family": (lambda folder: edit(folder / "config.json", model_type="t5"), "is not supported"),
+    "an unknown family": (lambda folder: edit(folder / "config.json", model_type="t5"), "'t5' is not supported"),
+    "a part": (lambda folder: edit(folder / "config.json", model_type="x", text={"model_type": "bert"}), "text is a"),
     "quantised": (lambda folder: edit(folder / "config.json", quantization_config={"bits": 4}), "quantization_config"),
     "an adapter": (lambda folder: edit(folder / "adapter_config.json", r=8), "holds an adapter"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer"),

@@ -1,4 +1,4 @@
-"""Describe each architecture in one row of a table; other modules do not branch on the architecture."""
+"""Describe each architecture in one row; other modules do not branch on the architecture."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -188,14 +188,16 @@ _ROWS = (
 )  # fmt: skip
 
 FAMILIES: dict[str, Family] = {row.name: row for row in _ROWS}
+_INSTEAD = {
+    "new": "There are copies for transformers' own class gte, such as alibaba-nlp-community/gte-multilingual-base. "
+}
 
 
 def family_of(config: PretrainedConfig | str) -> Family:
     """Return the family of a configuration or `model_type`. Raises `ModelError` for an unknown architecture."""
     name = config if isinstance(config, str) else config.model_type
     if name not in FAMILIES:
-        raise ModelError(
-            f"The architecture {name!r} is not supported: it has no row in the family table.",
-            hint=f"Use a model of a known family ({', '.join(FAMILIES)}), or add a row to models/families.py.",
-        )
+        hint = f"{_INSTEAD.get(name, '')}Use a model of one of these families: {', '.join(FAMILIES)}. "
+        hint += "In Python, `evaluate` and `compare` score any object with `encode`."
+        raise ModelError(f"The architecture {name!r} is not supported.", hint=hint)
     return FAMILIES[name]

@@ -30,7 +30,7 @@ from truncate_kit.core.hardware import select_device
 from truncate_kit.core.workspace import miniature_names, miniature_path, settings_of, was_trained
 from truncate_kit.data.seen import seen_by
 from truncate_kit.models.encoder import Encoder, TextReader, check_pooling
-from truncate_kit.models.families import family_of
+from truncate_kit.models.families import FAMILIES, family_of
 from truncate_kit.models.pipeline import (
     Dense,
     add_module,
@@ -197,6 +197,14 @@ def load_config(name: str | Path) -> PretrainedConfig:
     values = read_json(path)
     if not (kind := values.get("model_type") if isinstance(values, dict) else None):
         raise ModelError(f"{path} has no model_type.", hint='Add the field, for a BERT as "model_type": "bert".')
+    for place, part in sorted(values.items(), reverse=True) if str(kind) not in FAMILIES else ():  # encoder first
+        if isinstance(part, dict) and str(part.get("model_type")) in FAMILIES:
+            raise ModelError(
+                f"{path}: the architecture {kind!r} is not supported, but its {place} is a {part['model_type']}.",
+                hint="Save this part of the model with the tokenizer in a folder of its own, and give this folder: "
+                "load the model with transformers, then call `save_pretrained` of its "
+                f"{'`encoder`' if place == 'encoder' else '`get_decoder()`'}.",
+            )
     family_of(str(kind))
     check_kept(path, values, quantization_config=(None, {}))
     for field in ("attn_implementation", "_attn_implementation"):
