@@ -8,10 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from truncate_kit.core.errors import UsageError, known_name
+from truncate_kit.core.errors import UsageError
 from truncate_kit.core.files import local_path
+from truncate_kit.core.hardware import Runtime
 from truncate_kit.core.results import blocks_named
-from truncate_kit.core.vectors import VectorFormat
+from truncate_kit.core.vectors import VectorFormat, VectorPrecision
 from truncate_kit.core.workspace import Source, model_digest, read_origin
 from truncate_kit.evaluation.suites import SUITES
 
@@ -19,6 +20,7 @@ from . import options
 from .console import note, progress_bar, say, show
 from .options import (
     Hardware,
+    Output,
     Pairs,
     Workspace,
     argument,
@@ -60,7 +62,7 @@ def analyze(
     blocks: options.Blocks = None,
     settings: "AnalysisSettings",
     hardware: Hardware,
-    workspace: Workspace,
+    workspace: Output,
 ) -> None:
     """Compare the layers of a model with a reference model; predict if scores drop, and from which layer."""
     kept, only_texts = None if blocks is None else blocks_named(blocks), texts is not None and pairs.data is None
@@ -111,7 +113,7 @@ def evaluate(
     *,
     pairs: Pairs,
     split: str | None = data_option(None, "Split: train, dev, test or a qrels file; by default test."),
-    suite: str | None = data_option(None, f"Score on the data sets in --data: {', '.join(SUITES)}."),
+    suite: str | None = data_option(None, "Score on the data sets in --data.", choices=SUITES),
     seen: str | None = data_option(None, "With --suite sts: the model's training pairs, a file or folder."),
     fractions: str | None = data_option(None, "With --suite transfer: shares of training rows, such as 0.1,0.5,1."),
     quick: bool = data_option(False, "With --suite transfer: a faster estimate on fewer rows and splits.", "--quick"),
@@ -123,10 +125,10 @@ def evaluate(
     against: str | None = data_option(None, "With --mteb: also score this full model.", metavar="FULL"),
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
-    runtime: str | None = machine_option(None, "torch or onnx; by default onnx with --graph or an .onnx file."),
+    runtime: Runtime | None = machine_option(None, "By default onnx with --graph or an .onnx file."),
     graph: options.Graph = None,
     hardware: Hardware,
-    vectors: str = results_option("float32", "Precision of the scored vectors: float32, float16, int8 or binary."),
+    vectors: VectorPrecision = results_option("float32", "Precision of the scored vectors."),
     dimensions: options.Dimensions = None,
     workspace: Workspace,
 ) -> None:
@@ -138,15 +140,13 @@ def evaluate(
         refuse("your own data, not with --mteb", suite=suite, data=pairs.data)
     else:
         refuse("--mteb", against=against)
-    if suite is not None:
-        known_name("suite", suite, SUITES)
-        if pairs.data is None:
-            hint = "Give the suite's data folder as --data, or for retrieval a file of queries and answers."
-            raise UsageError(f"--suite {suite} needs its data.", hint=hint)
+    if suite is not None and pairs.data is None:
+        hint = "Give the suite's data folder as --data, or for retrieval a file of queries and answers."
+        raise UsageError(f"--suite {suite} needs its data.", hint=hint)
     for name, (_, others) in SUITES.items():
         if name != suite:
             refuse(f"--suite {name}", **{option: own[option] for option in others})
-    form = VectorFormat(precision=vectors, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
+    form = VectorFormat(precision=vectors, dimensions=dimensions)
     if suite is not None or mteb:
         pairs.refuse_details()
         refuse("your own pairs or queries", split=split, dimensions=dimensions, vectors=vectors != "float32")
@@ -267,14 +267,12 @@ def bench(
     values: "Annotated[dict[str, Any], BenchSettings]",
     quick: bool = machine_option(False, "Faster: fewer rounds and texts, no peak memory, no torch.compile.", "--quick"),
     hardware: Hardware,
-    workspace: Workspace,
+    workspace: Output,
 ) -> None:
     """Measure the lean model against the full one: latency, throughput, memory, file size and quality."""
     from truncate_kit.bench.result import QUICK, BenchSettings
     from truncate_kit.bench.run import bench as run
-    from truncate_kit.core.hardware import select_device
 
-    select_device(hardware.device)
     kept = options.kept(layer, blocks)
     blocked = kept if isinstance(kept, tuple) else None  # the bench cuts LEAN to these blocks
     if random_weights is None:

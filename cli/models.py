@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.core.files import local_path
-from truncate_kit.core.hardware import check_target
-from truncate_kit.core.vectors import VectorFormat
+from truncate_kit.core.hardware import Runtime, check_target
+from truncate_kit.core.vectors import VectorFormat, VectorPrecision
 from truncate_kit.core.workspace import RESULT_FILES, Source, read_origin
 
 from . import options
 from .console import note, progress_bar, show
 from .options import (
     Machine,
+    Output,
     Pairs,
     Push,
     Workspace,
@@ -50,7 +51,7 @@ def cut(
     vocabulary_from: options.VocabularyFrom = None,
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
-    workspace: Workspace,
+    workspace: Output,
     push: Push,
 ) -> None:
     """Cut a model at a layer, to some blocks, or in its vocabulary, without training; save it with a model card."""
@@ -97,7 +98,7 @@ def export(
     vocabulary_from: options.VocabularyFrom = None,
     values: "Annotated[dict[str, Any], ExportSettings]",
     threads: options.Threads = None,
-    workspace: Workspace,
+    workspace: Output,
     push: Push,
 ) -> None:
     """Export the model as one ONNX graph, checked against torch, with its tokenizer and configuration."""
@@ -195,7 +196,7 @@ def compress(
     pairs: Pairs,
     texts: options.SampleTexts = None,
     threads: options.Threads = None,
-    workspace: Workspace,
+    workspace: Output,
 ) -> None:
     """Export the model in int8 without training, and measure the gain in speed and size, in a minute or two."""
     from dataclasses import replace
@@ -266,11 +267,11 @@ def encode(
     column: str | None = data_option(None, "Column of the texts, if not recognized by name."),
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
-    runtime: str | None = machine_option(None, "torch or onnx; by default onnx if there is a suitable graph."),
+    runtime: Runtime | None = machine_option(None, "By default onnx if there is a suitable graph."),
     graph: options.Graph = None,
     machine: Machine,
     out: Path = results_option(Path("vectors.npy"), "Output file; row n is the vector of text n."),
-    precision: str = results_option("float32", "Vector precision: float32, float16, int8 or binary."),
+    precision: VectorPrecision = results_option("float32", "Precision of the vectors in the file."),
     dimensions: options.Dimensions = None,
     normalize: bool | None = results_option(
         None,
@@ -281,7 +282,7 @@ def encode(
     workspace: Workspace,
 ) -> None:
     """Encode the texts of a file of any size into a .npy file; after an interruption, the same command continues."""
-    form = VectorFormat(precision=precision, dimensions=dimensions)  # type: ignore[arg-type]  # checked there
+    form = VectorFormat(precision=precision, dimensions=dimensions)
     from truncate_kit.export.encode import encode_file
     from truncate_kit.export.record import suited_precision
     from truncate_kit.export.runtime import gives_unit_vectors
@@ -289,9 +290,8 @@ def encode(
     named = workspace.finished_model(model, pooling, max_length)
     place, inside = local_path(named.name), bool(named.pooling or named.max_length)
     device = "cuda" if machine.gpus_per_worker or machine.on_cuda else "cpu"  # of the encoding processes
-    if graph is None and runtime != "torch" and not inside:
-        graph = suited_precision(place, device)
-    encoder = workspace.load_text_encoder(named, runtime, graph, machine, device)
+    suited = None if runtime == "torch" or inside else suited_precision(place, device)
+    encoder = workspace.load_text_encoder(named, runtime, graph or suited, machine, device)
     form = replace(form, normalize=gives_unit_vectors(encoder) if normalize is None else normalize)
     with machine.open() as engine, _readable(file) as source:
         result = encode_file(encoder, source, out, column=column, form=form, engine=engine, progress=progress_bar())

@@ -5,16 +5,18 @@ import functools
 import inspect
 import json
 import pkgutil
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin
 
 import typer
 
 import truncate_kit
-from truncate_kit.core.errors import DataError, TruncateKitError, UsageError, known_name
-from truncate_kit.core.files import run_lock
+from truncate_kit.core import results
+from truncate_kit.core.errors import DataError, TruncateKitError, UsageError
+from truncate_kit.core.files import check_writable, run_lock
+from truncate_kit.core.hardware import GraphPrecision, check_device, check_threads
 from truncate_kit.core.progress import Engine
 from truncate_kit.core.results import (
     DATA,
@@ -28,7 +30,7 @@ from truncate_kit.core.results import (
     numbers,
     setting,
 )
-from truncate_kit.core.workspace import Source, read_origin
+from truncate_kit.core.workspace import Source, depth_of, read_origin
 from truncate_kit.core.workspace import Workspace as Places
 
 from .console import note
@@ -45,8 +47,7 @@ WORKSPACE = Path("exported")
 class Command:
     """A function as a command: each field of a settings parameter becomes an option.
 
-    Quoted annotations delay imports. With `"Annotated[dict[str, Any], SomeSettings]"` the function gets a dict of the
-    given values.
+    Quoted annotations delay imports; `"Annotated[dict[str, Any], SomeSettings]"` gives a dict of the given values.
     """
 
     def __init__(self, function: Callable[..., Any], examples: tuple[str, ...], result: str) -> None:
@@ -86,7 +87,9 @@ class Command:
             if name in self.settings:
                 typed += [_parameter(field) for field in _options_of(self.settings[name])]
             else:
-                typed.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+                choices = getattr(parameter.default, "choices", ())
+                kind = Literal[tuple(choices)] | None if choices else parameter.annotation
+                typed.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=kind))
         eager: dict[str, Any] = {"is_eager": True, "callback": self._print_schema, "expose_value": False}
         shared = [
             ("as_json", results_option(False, "Print only the result on stdout, as JSON.", "--json")),
@@ -112,6 +115,8 @@ class Command:
             own = {field.name: _value(field, values.pop(field.name)) for field in _options_of(kind)}
             own = without_none(**own)
             values[name] = own if str(self.parameters[name].annotation).startswith("Annotated") else kind(**own)
+        for value in values.values():
+            use_threads(value.threads if isinstance(value, Hardware) else None)  # imports torch
         return self.function(**values)
 
 
@@ -127,7 +132,9 @@ def _options_of(kind: type) -> "list[dataclasses.Field[Any]]":
 def _parameter(field: "dataclasses.Field[Any]") -> inspect.Parameter:
     details = dict(field.metadata["option"])
     default, parse = details.pop("default", field.default), details.pop("parse", None)
-    usual = str if parse and default is None else type(field.default if default is None else default)
+    choices = field.metadata["choices"] or (get_args(field.type) if get_origin(field.type) is Literal else ())
+    usual: Any = str if parse and default is None else type(field.default if default is None else default)
+    usual = Literal[tuple(choices)] if choices and not parse else usual
     kind = details.pop("kind", usual)
     name = [details.pop("name")] if "name" in details else []
     option = typer.Option(*name, help=field.metadata["help"], rich_help_panel=field.metadata["panel"], **details)
@@ -157,9 +164,11 @@ def _scale(text: str) -> tuple[float, ...]:
     return numbers(text.replace("..", ","))
 
 
-def option(panel: str, default: Any, text: str, *names: str, **details: Any) -> Any:
+def option(panel: str, default: Any, text: str, *names: str, choices: Collection[str] = (), **details: Any) -> Any:
     """Define an option of a help panel."""
-    return typer.Option(default, *names, help=text, rich_help_panel=panel, **details)
+    made = typer.Option(default, *names, help=text, rich_help_panel=panel, **details)
+    made.choices = choices
+    return made
 
 
 data_option = functools.partial(option, DATA)
@@ -180,8 +189,9 @@ Model = Annotated[
 Finished = Annotated[
     str | None, argument(..., "MODEL", "Folder, hub name or bundled miniature; by default WORKSPACE/lean.")
 ]
-SearchMetric = Annotated[str | None, data_option(..., "Retrieval metric at 10: ndcg (default), mrr or recall.")]
-Pooling = Annotated[str | None, data_option(..., "mean, cls, max or last; by default the model's own, else mean.")]
+SearchMetric = Annotated[results.SearchMetric | None, data_option(..., "Retrieval metric at 10; by default ndcg.")]
+PoolingName = Literal["mean", "cls", "max", "last"]
+Pooling = Annotated[PoolingName | None, data_option(..., "By default the model's own, else mean.")]
 MaxLength = Annotated[int | None, data_option(..., "Tokens per text; by default the model's limit.")]
 Dimensions = Annotated[int | None, data_option(..., "Number of leading dimensions to keep; by default all.")]
 Layers = Annotated[str | None, layers_option(..., "auto (the default), all, or layers such as 3, 3,6,9 or 2..5.")]
@@ -191,7 +201,7 @@ SampleTexts = Annotated[
     Path | None, data_option(..., "File of texts to check the graph on, instead of pairs.", "--texts")
 ]
 Graph = Annotated[
-    str | None, machine_option(..., "Graph precision: fp32, fp16 or int8; by default suited to the device.")
+    GraphPrecision | None, machine_option(..., "Precision of the graph; by default suited to the device.")
 ]
 Tensorboard = Annotated[
     bool, results_option(..., "Log losses and scores to tensorboard/ in the output folder.", "--tensorboard")
@@ -225,18 +235,22 @@ class Pairs:
 class Hardware:
     """Device and threads of torch."""
 
-    device: str | None = setting(None, "cpu (the default) or cuda; fails if CUDA is not available.", MACHINE, kind=str)
+    device: str | None = setting(
+        None, "cpu (the default) or cuda; fails if CUDA is not available.", MACHINE, kind=str,
+        autocompletion=lambda: ["cpu", "cuda"],
+    )  # fmt: skip
     threads: int | None = setting(None, "CPU threads; by default all cores.", MACHINE, kind=int, min=1)
 
     def __post_init__(self) -> None:
-        use_threads(self.threads)
+        check_device(self.device)
+        check_threads(self.threads)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Machine(Hardware):
     """Engine, workers and devices; `threads` is per worker on a cluster, else in total."""
 
-    engine: str = setting("local", "Run on this machine (local) or on a Ray cluster (ray).", MACHINE)
+    engine: Literal["local", "ray"] = setting("local", "Run on this machine or on a Ray cluster.", MACHINE)
     workers: int | None = setting(
         None, "Parallel processes on this machine; with --device cuda each uses one GPU.", MACHINE, kind=int
     )
@@ -248,7 +262,6 @@ class Machine(Hardware):
     )
 
     def __post_init__(self) -> None:
-        known_name("engine", self.engine, ("local", "ray"))
         if self.engine == "local":
             refuse("--engine ray", ray_address=self.ray_address, gpus_per_worker=self.gpus_per_worker)
         else:
@@ -327,8 +340,6 @@ def kept(layer: int | None, blocks: str | None) -> int | tuple[int, ...] | None:
 def use_threads(threads: int | None) -> None:
     """Set torch's CPU threads, if given."""
     if threads is not None:
-        from truncate_kit.core.hardware import check_threads
-
         check_threads(threads)
         import torch
 
@@ -377,6 +388,11 @@ class Workspace(Places):
             )
         note(f"No model is named, so this uses the bundled miniature {DEFAULT_MINIATURE}.")
         return Source(DEFAULT_MINIATURE, pooling, max_length)
+
+    def depth(self, named: str | None) -> int | None:
+        """Return the blocks of the named or last model, if a local folder tells."""
+        model = named or getattr(self.remembered().model, "name", None)
+        return None if model is None else depth_of(model)
 
     def finished_model(self, named: str | None, pooling: str | None = None, max_length: int | None = None) -> Source:
         """Return the named model, else the workspace's lean model."""
@@ -437,10 +453,7 @@ class Workspace(Places):
     def read(
         self, pairs: Pairs, *, split: str | None = None, metric: str | None = None, chooses: bool = False
     ) -> tuple["PairSplits | RetrievalSet", Source | str]:
-        """Load the named pairs or retrieval set, else the last command's.
-
-        `read_retrieval` explains `split`, `metric` and `chooses`.
-        """
+        """Load the named pairs or retrieval set (`read_retrieval`), else the last command's."""
         from truncate_kit.data.tables import is_retrieval_folder
 
         named = pairs.data
@@ -475,3 +488,11 @@ class Workspace(Places):
             fresh = unseen(fresh, model)
         note(*fresh.notes[len(splits.notes) :])
         return fresh
+
+
+class Output(Workspace):
+    """Workspace of a command that always writes."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_writable(self.folder)

@@ -1,15 +1,16 @@
 """Commands about a whole project: demo, study, report, status, doctor."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from truncate_kit.core.errors import UsageError
+from truncate_kit.core.hardware import Runtime, Target
 
 from . import options
 from .console import EXIT_PROBLEM, RUN, note, progress_bar, say, show, watching
-from .options import Machine, Workspace, argument, command, machine_option, results_option
+from .options import Machine, Output, Workspace, argument, command, machine_option, results_option
 
 if TYPE_CHECKING:
     from truncate_kit.methods.study.result import StudyResult
@@ -57,7 +58,7 @@ def study(
     file: Path = argument(..., "FILE", "TOML file with models, tasks and optional priors."),
     *,
     machine: Machine,
-    workspace: Workspace,
+    workspace: Output,
     tensorboard: options.Tensorboard = False,
 ) -> None:
     """Fine-tune every model of a study at every layer on every task; write tables and figures as in the TMFT paper.
@@ -153,10 +154,10 @@ def status(
 
 @command("truncate-kit doctor --device cuda --runtime torch", result="doctor:Diagnosis")
 def doctor(
-    device: str | None = machine_option(None, "Device that must work: cpu or cuda."),
-    runtime: str | None = machine_option(None, "Runtime that must work: torch or onnx; by default both."),
+    device: Target | None = machine_option(None, "Device that must work."),
+    runtime: Runtime | None = machine_option(None, "Runtime that must work; by default both."),
     extra: list[str] | None = machine_option(None, "Extra that must be installed: cpu, gpu, ray, …; repeatable."),
-    precision: str | None = machine_option(None, "Precision that must run: fp32, bf16, fp16 or int8."),
+    precision: Literal["fp32", "bf16", "fp16", "int8"] | None = machine_option(None, "Precision that must run."),
 ) -> None:
     """Check which packages and runtimes are installed, start on this machine, and fit together.
 

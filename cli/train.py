@@ -6,16 +6,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from truncate_kit.core.errors import UsageError, known_name
+from truncate_kit.core.errors import UsageError
 from truncate_kit.core.files import unfinished
 from truncate_kit.core.results import blocks_named, names
 from truncate_kit.core.workspace import Source, place_in_words
+from truncate_kit.methods.contrast.settings import TABLE_2
 
 from . import options
 from .console import RUN, note, progress_bar, say, show, watching
 from .options import (
     Hardware,
     Machine,
+    Output,
     Pairs,
     Push,
     Workspace,
@@ -79,7 +81,7 @@ def finetune(
     prior_layer: int | None = training_option(None, "Cut at this layer before adapting; by default the last."),
     prior_epochs: int | None = training_option(None, "Epochs over --prior-texts; by default 10."),
     machine: Machine,
-    workspace: Workspace,
+    workspace: Output,
     tensorboard: options.Tensorboard = False,
     push: Push,
 ) -> None:
@@ -249,7 +251,7 @@ def distill(
     vocabulary_from: options.VocabularyFrom = None,
     settings: "DistillSettings",
     machine: Machine,
-    workspace: Workspace,
+    workspace: Output,
     push: Push,
 ) -> None:
     """Train on raw text; keep the fewest blocks that reproduce the full model's vectors."""
@@ -258,6 +260,8 @@ def distill(
     number = int(layer) if layer.isdecimal() and len(layer) < 10 else None
     if number is None and layer not in ("auto", "last"):
         raise UsageError(f"There is no layer {layer!r}.", hint="Give a number, auto or last.")
+    if (depth := workspace.depth(model)) is not None:
+        budget.check(depth, number)
     if pairs.data is None:
         refuse("--data", columns=pairs.columns, scale=pairs.scale, search_metric=search_metric)
     if queries is None and settings.query_weight != 1:
@@ -347,21 +351,21 @@ def contrast(
     ),
     texts: Path | None = data_option(None, "Raw text for dropout and diffcse; by default from train pairs."),
     pairs: Pairs,
-    pooling: str = layers_option("layer-attention", "Pooling from the paper's Table 2; a wrong name lists all."),
+    pooling: str = layers_option("layer-attention", "Pooling from the paper's Table 2.", choices=TABLE_2),
     values: "Annotated[dict[str, Any], ContrastiveSettings]",
     generator: str | None = training_option(None, "Model that fills in words for diffcse; by default MODEL."),
     hardware: Hardware,
-    workspace: Workspace,
+    workspace: Output,
     sentences: Path | None = results_option(None, "Texts for the figure of layer attention; by default test pairs."),
     push: Push,
 ) -> None:
     """Train contrastively on pairs of equal meaning or on raw text; --data selects and measures the model."""
-    from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveSettings
+    from truncate_kit.methods.contrast.settings import ContrastiveSettings
     from truncate_kit.training.settings import OBJECTIVES
 
     if triplets is None:
         refuse("--triplets", triplet_columns=triplet_columns)
-    named = TABLE_2[known_name("pooling", pooling, TABLE_2)]
+    named = TABLE_2[pooling]
     if pooling != "layer-attention":
         refuse("`pooling=layer-attention`", over=values.get("over"), last_cls=values.get("last_cls"))
     settings = ContrastiveSettings(**named | values)
@@ -437,11 +441,11 @@ def freeze(
     pairs: Pairs,
     texts: Path | None = data_option(None, "Raw text for the autoencoders; required to train them."),
     nli: str | None = data_option(None, "NLI pairs to train on first, with scores 1, ½ and 0."),
-    pooling: str | None = data_option(None, f"mean, cls, max or last; by default {FREEZE_POOLING}."),
+    pooling: options.PoolingName | None = data_option(None, f"By default {FREEZE_POOLING}."),
     max_length: options.MaxLength = None,
     values: "Annotated[dict[str, Any], FrozenSettings]",
     hardware: Hardware,
-    workspace: Workspace,
+    workspace: Output,
     push: Push,
 ) -> None:
     """Train heads on frozen states of the blocks, which are computed once."""
@@ -484,7 +488,7 @@ def combine(
     max_length: options.MaxLength = None,
     settings: "CombineSettings",
     hardware: Hardware,
-    workspace: Workspace,
+    workspace: Output,
 ) -> None:
     """Search for the layers with the best mean or maximum as sentence vectors (BERT-LC); save the combined model."""
     from truncate_kit.core.hardware import usable_cores

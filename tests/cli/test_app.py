@@ -65,6 +65,7 @@ def test_every_command_has_help_that_ends_with_examples_that_parse(command, capf
         (("finetune", "--texts", "raw.txt"), "--texts"),
         (("contrast", "--layer", "auto"), "--layer"),
         (("freeze", "--workers", "2"), "--workers"),
+        (("export", "--precision", "int4"), "'fp32', 'fp16', 'int8'"),
     ],
 )
 def test_a_wrong_command_line_is_exit_code_2(arguments, named, capfd):

@@ -125,7 +125,6 @@ cut m --blocks 2,1 | not in rising order
 cut \x1b[31mred --layer 1 | There is no folder '\\x1b[31mred'
 cut . --layer 1 | has no config.json
 cut ~nouser/x --layer 1 | no model folder ~nouser/x
-analyze m --data good.csv --pooling sum | no pooling 'sum'
 analyze m --data good.csv --reference ./nowhere | no model folder
 analyze m --texts raw.txt --columns a,b,c | --columns works only with --data
 analyze m --texts blank.txt | blank.txt is empty
@@ -161,7 +160,6 @@ encode raw.txt --model m --workers 100000 | --workers
 encode raw.txt --model m --dimensions 17 | have 16
 encode raw.txt --model m --out vectors.csv | does not end in .npy
 encode raw.txt --model m --out taken.npy | already exists
-export m --onnx --precision int4 | no export precision 'int4'
 export m --onnx --precision fp16 --target cpu | converted to float32
 export m --onnx --precision int8 --target cuda | no int8 kernels
 export m --onnx --budget 1 | --budget works only with --precision int8

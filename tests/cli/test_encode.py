@@ -68,7 +68,6 @@ def test_evaluate_scores_vectors_as_they_would_be_stored(workspace, capsys):
     whole, int8, binary = (score["Pearson"] for score in found)
     assert int8 == pytest.approx(whole, abs=1)
     assert binary != pytest.approx(whole, abs=0.01)
-    assert "'float8'" in fails(capsys, *arguments, "--vectors", "float8")
     assert "bytes per vector" in " ".join(run(capsys, *arguments, "--vectors", "int8").split())
 
 

@@ -230,9 +230,9 @@ class AnalysisSettings:
     """
 
     estimator: Estimator = setting(
-        "debiased", "CKA estimator: debiased, or biased as in the TMFT paper.", LAYERS, choices=get_args(Estimator)
+        "debiased", "CKA estimator; the TMFT paper's is biased.", LAYERS, choices=get_args(Estimator)
     )
-    kernel: Kernel = setting("linear", "CKA kernel: linear or rbf.", LAYERS, choices=get_args(Kernel))
+    kernel: Kernel = setting("linear", "CKA kernel.", LAYERS, choices=get_args(Kernel))
     outliers: int = setting(3, bounds=_COUNT)
     intervals: int = setting(10, bounds=_COUNT)
     level: float = setting(0.95, bounds=_LEVEL)

@@ -118,6 +118,15 @@ def _temporary(path: Path) -> Iterator[Path]:
             os.close(lock)
 
 
+def check_writable(folder: Path) -> None:
+    """Raise `FileProblemError` unless a folder, which may not exist yet, can be written."""
+    place = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    try:
+        tempfile.TemporaryFile(dir=place).close()
+    except OSError as error:
+        raise cannot_write(folder, error) from error
+
+
 def remove_leftovers(folder: Path, name: str = "") -> None:
     """Remove temporary folders of killed processes, only for `name` if given; restore replaced folders."""
     wanted = rf"{re.escape(name)}(?:\..*)?" if name else ".*"

@@ -6,12 +6,14 @@ import logging
 import os
 import platform
 import re
+import runpy
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args
 
@@ -79,21 +81,32 @@ def multiplies_narrow() -> bool:
     return platform.machine().lower() in ("x86_64", "amd64", "i686") and int8_instructions() is None
 
 
+def check_device(name: str | None) -> None:
+    """Check a device's name and torch's build, without importing torch. Raises as `select_device`."""
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name or "cpu"):
+        raise UsageError(f"There is no device {name!r}.", hint='Use `device="cpu"` or `device="cuda"`.')
+    if (name or "cpu") != "cpu" and (torch := find_spec("torch")) is not None and torch.origin:
+        built = runpy.run_path(str(Path(torch.origin).with_name("version.py")))
+        if not (built["cuda"] or built.get("hip")):
+            raise _without_cuda(str(name), built["__version__"], "without CUDA")
+
+
 def select_device(name: str | None) -> "torch.device":
     """Return the torch device `cpu` (default) or `cuda[:i]`. Raises `UsageError`, `DeviceError`."""
     import torch
 
-    if not re.fullmatch(r"cpu|cuda(:\d+)?", name or "cpu"):
-        raise UsageError(f"There is no device {name!r}.", hint='Use `device="cpu"` or `device="cuda"`.')
-    device = torch.device(name or "cpu")
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
-        cuda = f"for CUDA {torch.version.cuda}" if torch.version.cuda else "without CUDA"
-        raise DeviceError(
-            f"CUDA was asked for but is not active: torch {torch.__version__}, built {cuda}, finds "
-            f"{torch.cuda.device_count()} GPUs, not {device}.",
-            hint='Install a torch build that fits the driver, name another GPU, or use `device="cpu"`.',
-        )
+    check_device(name)
+    device, count = torch.device(name or "cpu"), torch.cuda.device_count()
+    if device.type == "cuda" and (device.index or 0) >= count:
+        raise _without_cuda(str(device), torch.__version__, f"for CUDA {torch.version.cuda}", count)
     return device
+
+
+def _without_cuda(device: str, version: str, built: str, count: int = 0) -> DeviceError:
+    return DeviceError(
+        f"CUDA was asked for but is not active: torch {version}, built {built}, finds {count} GPUs, not {device}.",
+        hint='Install a torch build that fits the driver, name another GPU, or use `device="cpu"`.',
+    )
 
 
 def check_precision(precision: str, device: "torch.device") -> None:
@@ -156,7 +169,9 @@ def _cpuinfo() -> dict[str, str]:
 Precision = Literal["fp32", "tf32", "bf16", "fp16", "int8"]
 Target = Literal["cpu", "cuda"]
 TARGETS: tuple[Target, ...] = get_args(Target)
-RUNTIMES = ("torch", "onnx")
+GraphPrecision = Literal["fp32", "fp16", "int8"]  # those with a `graph_file`
+Runtime = Literal["torch", "onnx"]
+RUNTIMES: tuple[Runtime, ...] = get_args(Runtime)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,5 +1,6 @@
 """Origins of saved models; paths and contents of a workspace, the folder of all results. Imports no torch."""
 
+import json
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -118,6 +119,15 @@ def miniature_names() -> tuple[str, ...]:
 def miniature_path(name: str) -> Path | None:
     """Return the folder of the bundled encoder `name`, if any."""
     return _MINIATURES / name if name in miniature_names() else None
+
+
+def depth_of(model: str) -> int | None:
+    """Return the blocks in a local model's config.json, if any."""
+    try:
+        values = json.loads(((miniature_path(model) or local_path(model)) / "config.json").read_text(encoding="utf-8"))
+        return int(next(values[name] for name in ("num_hidden_layers", "n_layers", "n_layer") if name in values))
+    except (OSError, ValueError, TypeError, StopIteration):
+        return None
 
 
 def default_reference(name: str) -> str | None:

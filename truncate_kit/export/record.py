@@ -40,8 +40,10 @@ class ExportSettings(Result):
     Raises `UsageError` for values that are out of bounds or conflict.
     """
 
-    precision: Precision = setting("fp32", "Graph precision: fp32, fp16 (for CUDA) or int8 (for the CPU).", MACHINE)
-    target: Target = setting("cpu", "Device of the graph: cpu, or cuda (default for fp16).", MACHINE, default=None)
+    precision: Precision = setting(
+        "fp32", "Precision of the graph: fp16 is for CUDA, int8 for the CPU.", MACHINE, choices=GRAPH_FILES
+    )
+    target: Target = setting("cpu", "Device of the graph; for fp16 by default cuda.", MACHINE, default=None)
     normalize: bool | None = setting(
         None, "Scale vectors to length 1; by default as the model does.", RESULTS,
         kind=bool, name="--normalize/--no-normalize", show_default=False,

@@ -30,7 +30,7 @@ SEARCH = "search"  # for retrieval folders
 BASE_WIDTH, BASE_RATE = 768, 2e-5
 NARROW_WIDTH, NARROW_RATE = 128, 5e-4
 HIGHEST_SCALED_RATE = 1e-4
-PRECISION_HELP = "fp32, or bf16 autocast if the processor supports it."
+PRECISION_HELP = "Precision of training; bf16 (autocast) needs a processor that has it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,6 +174,7 @@ class TrainingSettings(Result):
         f"{described('tmft')}; by default cosine or {SEARCH}, depending on the data.",
         TRAINING,
         choices=OBJECTIVES,
+        kind=Literal[objective_names("tmft")],
         default=None,
     )
     epochs: int = setting(

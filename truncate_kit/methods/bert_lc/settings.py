@@ -23,7 +23,7 @@ class CombineSettings(Result):
     layers, only small subsets.
     """
 
-    over: str = setting("mean", "Combine layers by mean or max.", LAYERS, choices=OVER)
+    over: str = setting("mean", "Combine layers by this.", LAYERS, choices=OVER)
     head: bool = setting(False, "Pass the mean through the model's trained pooler head.", LAYERS, name="--head")
     up_to: int | None = setting(
         None,
@@ -33,7 +33,7 @@ class CombineSettings(Result):
         kind=int,
         name="--layers-up-to",
     )
-    search: str = setting("auto", "exact, beam, or auto: exact up to 27 layers.", LAYERS, choices=SEARCHES)
+    search: str = setting("auto", "auto is exact up to 27 layers.", LAYERS, choices=SEARCHES)
     width: int = setting(
         64, "Beam width: combinations of each size that are kept.", LAYERS, bounds=COUNT, name="--beam-width"
     )

@@ -94,7 +94,7 @@ class ContrastiveSettings(Result):
     pooling: ContrastivePooling = setting("layer-attention", choices=POOLINGS)
     over: Over = setting(
         "both",
-        "Layer-attention input: cls states, mean states or both.",
+        "States that layer attention reads.",
         LAYERS,
         choices=OVER,
         name="--attend",

@@ -86,10 +86,7 @@ def check_budget(budget: Budget, encoder: Encoder, layer: int | None = None) -> 
     if layer is not None and (behind := [block for block in budget.named_blocks or () if block > layer]):
         hint = f"Give `blocks` up to {layer}, or leave out `layer`."
         raise UsageError(f"Block {behind[0]} comes after the target layer {layer}.", hint=hint)
-    most = encoder.depth - 1 if layer is None else min(layer, encoder.depth - 1)
-    if budget.blocks is not None and not 0 < budget.number <= most:
-        hint = f"Give `blocks` from 1 to {most}."
-        raise UsageError(f"No lean model has {counted(budget.number, 'block')}.", hint=hint)
+    budget.check(encoder.depth, layer)
 
 
 def check_size(megabytes: float, encoder: Encoder) -> None:
@@ -146,9 +143,9 @@ def run_name(blocks: Blocks) -> str:
 
 
 class Distillation:
-    """A distillation in one process of a group; the leading process writes the stores and selects the blocks.
+    """A distillation in one process of a group; the leading process writes and selects.
 
-    Without `labels`, blocks are selected by agreement. `searches` stores results that do not depend on training.
+    `searches` stores results that do not depend on training.
     """
 
     def __init__(
@@ -514,8 +511,8 @@ def find_aim(
 ) -> "tuple[int | None, DropPrediction | None]":
     """Return the target layer for `DistillSettings`, and the predicted drop.
 
-    The target layer is the last before the drop, or a higher layer if the budget's blocks need it. Only the first
-    `ANALYSED_TEXTS` texts are read, up to `max_length` tokens each.
+    The target layer is the last before the drop, or a higher one for the budget's blocks. Only the first
+    `ANALYSED_TEXTS` texts are read.
     """
     budget = budget or Budget()
     check_budget(budget, encoder)  # before the drop is predicted, which takes a minute

@@ -1,11 +1,11 @@
-"""Budgets, settings and results of a distillation; does not import torch."""
+"""Budgets, settings and results of a distillation, without torch."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from itertools import groupby
 from operator import ge
 
-from truncate_kit.core.errors import UsageError
+from truncate_kit.core.errors import UsageError, counted
 from truncate_kit.core.hardware import TRAINING_PRECISIONS, Precision
 from truncate_kit.core.results import (
     COUNT,
@@ -29,13 +29,13 @@ from truncate_kit.training.settings import PRECISION_HELP
 Blocks = tuple[int, ...]
 Scored = tuple[Blocks, float]  # score in points
 _POINTS, _TIMES = Bounds(0, whole=False), Bounds(1, whole=False, above=True)
-LOWEST_TAUGHT = 2  # lowest target layer, as a student has at least one block and fewer than the teacher
+LOWEST_TAUGHT = 2  # lowest target layer: a student has fewer blocks
 _SIZE, _SHARE = Bounds(0, whole=False, above=True), Bounds(0, 1, whole=False, below=True)
 _HELD_OUT, _LAYER = Bounds(4), Bounds(LOWEST_TAUGHT)
 MEASURED_WIDTH, MEASURED_RATE, HIGHEST_RATE = 384, 5e-4, 1e-3
-NEARLY_ALL = 0.25  # if a smaller share of the blocks is removed, a lower learning rate is better
+NEARLY_ALL = 0.25  # share of removed blocks
 AMONG, NEAR = 41, 4
-"""A tenth of 40 other texts; fixed, as agreement grows with this number, and small enough for few texts."""
+"""A tenth of 40 other texts; fixed, as agreement grows with this number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +91,16 @@ class Budget(Result):
         """Return the wanted number of blocks; 0 for other budgets."""
         return len(self.named_blocks or ()) or int(self.blocks or 0)
 
+    def check(self, depth: int, layer: int | None = None) -> None:
+        """Raise `UsageError` if no model below `depth` blocks can meet the budget; layer: of the target."""
+        most = min(depth - 1, layer or depth)
+        if self.blocks is not None and not 0 < self.number <= most:
+            hint = f"Give `blocks` from 1 to {most}."
+            raise UsageError(f"No lean model has {counted(self.number, 'block')}.", hint=hint)
+        if self.speedup is not None and self.speedup >= depth:
+            hint = "Give a smaller `speedup`; an int8 graph of the lean model is about twice as fast again."
+            raise UsageError(f"One of {depth} blocks is less than {depth} times as fast as all.", hint=hint)
+
     def allows(self, row: "LeanModel", full: "LeanModel", needed: float | None) -> bool:
         """Return whether a model is within the budget; `needed`: lowest score for `within`."""
         if self.blocks is not None:
@@ -107,15 +117,14 @@ class DistillSettings(Result):
     """Settings of the training of students; defaults from the ablations in benchmarks/lean.
 
     Attributes:
-        layer: Target layer of the full model, for models with worse scores in the last layers; by default the last.
+        layer: Target layer of the full model, if its last layers score worse; by default the last.
         epochs: Passes over the texts; training stops early when scores stop growing.
-        batch_size: Texts per step, of similar length; small batches suffice for exact targets.
-        learning_rate: Peak rate; by default 5e-4 · 384 / width, at most 1e-3. If less than a quarter of the blocks is
-            removed, the default is a third, as the student starts near the full model.
+        batch_size: Texts per step, of similar length.
+        learning_rate: Peak rate; by default 5e-4 · 384 / width, at most 1e-3, and a third if less than a quarter of
+            the blocks is removed.
         warmup: Share of warmup steps.
         similarity: Weight of the squared error between both models' cosines within a batch.
-        states: Weight of 1 − cosine between both models' token states after each kept block; runs the full model at
-            every step.
+        states: Weight of 1 − cosine between both models' token states after each kept block; needs the full model.
         max_texts: Maximum number of training texts, not counting queries; by default all.
         held_out: Held-out texts, half for selection, half for the report; at most a tenth of all texts, at least 82.
         precision: See `TrainingSettings`.

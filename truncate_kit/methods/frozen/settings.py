@@ -63,10 +63,10 @@ class FrozenSettings(Result):
         default=None,
     )
     score: str = setting(
-        "exp", "Score function: exp (identical texts score 1), or the paper's sigmoid.", TRAINING, choices=SCORES
+        "exp", "Score function; with exp, identical texts score 1; the paper has sigmoid.", TRAINING, choices=SCORES
     )
     loss: str = setting(
-        "log-variance", "Loss on the pairs: mse, or log-variance of the errors.", TRAINING, choices=LOSSES
+        "log-variance", "Loss on the pairs: on the errors' variance or mean square.", TRAINING, choices=LOSSES
     )
     hidden: int = setting(64, bounds=_UNITS)
     codes: tuple[int, int] | None = setting(

@@ -108,12 +108,8 @@ class SweepSettings(Result):
     """
 
     layers: str = "auto"
-    strategy: str | None = setting(
-        None, f"Search strategy for auto: {', '.join(STRATEGIES)}.", LAYERS, choices=STRATEGIES, kind=str
-    )
-    pick: str = setting(
-        DEFAULT_RULE, f"Rule to pick a trained layer: {', '.join(PICK_RULES)}.", LAYERS, choices=PICK_RULES
-    )
+    strategy: str | None = setting(None, "Search strategy for --layer auto.", LAYERS, choices=STRATEGIES)
+    pick: str = setting(DEFAULT_RULE, "Rule to pick a trained layer.", LAYERS, choices=PICK_RULES)
     within: float | None = setting(
         None, f"Points for --pick: {_WITHIN}.", LAYERS, bounds=Bounds(0, 100, whole=False), kind=float
     )
