@@ -67,7 +67,8 @@ def analyze(
     """Compare the layers of a model with a reference model; predict if scores drop, and from which layer."""
     kept, only_texts = None if blocks is None else blocks_named(blocks), texts is not None and pairs.data is None
     if only_texts:
-        refuse("--data", columns=pairs.columns, scale=pairs.scale, split=split, search_metric=search_metric)
+        refuse("--data", split=split, search_metric=search_metric)
+        pairs.refuse_details("--data")
     from truncate_kit.analysis.profile import profile
     from truncate_kit.core.workspace import default_reference
     from truncate_kit.data.retrieval import RetrievalSet
@@ -290,7 +291,7 @@ def bench(
         note("Quick: fewer rounds and texts than without --quick, no peak memory, no torch.compile.")
     named = [str(lean or workspace.lean), *([str(theirs)] if isinstance(theirs, Path) else [])]
     scored, texts = _scored_on(workspace, named, pairs)
-    source = None if pairs.data is None else Source(pairs.data, columns=pairs.columns, scale=pairs.scale)
+    source = None if pairs.data is None else Source(pairs.data, **pairs.details())
     data, graphs = (scored, workspace.graphs) if random_weights is None else (None, None)
     with workspace.held():
         report = run(ours, theirs, settings, pairs=data, texts=texts, graphs=graphs, progress=progress_bar())

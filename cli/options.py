@@ -225,10 +225,15 @@ class Pairs:
     scale: tuple[float, ...] | None = setting(
         None, "Lowest and highest possible score; by default inferred.", DATA, parse=_scale, metavar="LOW,HIGH"
     )
+    skip_bad_rows: bool = setting(False, "Leave out pairs without a text or a score.", DATA)
 
-    def refuse_details(self) -> None:
-        """Raise `UsageError` if columns or a scale are set, for data other than graded pairs."""
-        refuse("graded pairs", columns=self.columns, scale=self.scale)
+    def details(self) -> dict[str, Any]:
+        """Return how to read graded pairs."""
+        return {"columns": self.columns, "scale": self.scale, "skip_bad_rows": self.skip_bad_rows}
+
+    def refuse_details(self, goes_with: str = "graded pairs") -> None:
+        """Raise `UsageError` if `details` are set."""
+        refuse(goes_with, **self.details())
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -439,14 +444,14 @@ class Workspace(Places):
         from truncate_kit.report.view import data_sentences
 
         last = self.remembered().data if pairs.data is None else Source(pairs.data)
-        source = Source(last.name, columns=pairs.columns or last.columns, scale=pairs.scale or last.scale)
+        read = {name: value or getattr(last, name) for name, value in pairs.details().items()}
+        source = Source(last.name, **read)
         if source.name and is_retrieval_folder(source.name):
             hint = (
                 "Give graded pairs; analyze, evaluate, compare, finetune, distill, export and bench also read queries."
             )
             raise DataError(f"{source.name} holds queries and documents, not graded pairs.", hint=hint)
-        read: dict[str, Any] = {"columns": source.columns, "scale": source.scale, "classes": classes}
-        splits = load_pairs(source.name or BUNDLED, divide=False, **read)
+        splits = load_pairs(source.name or BUNDLED, divide=False, classes=classes, **read)
         note(*data_sentences(splits))
         return splits, source
 

@@ -263,7 +263,8 @@ def distill(
     if (depth := workspace.depth(model)) is not None:
         budget.check(depth, number)
     if pairs.data is None:
-        refuse("--data", columns=pairs.columns, scale=pairs.scale, search_metric=search_metric)
+        refuse("--data", search_metric=search_metric)
+        pairs.refuse_details("--data")
     if queries is None and settings.query_weight != 1:
         raise UsageError("`query_weight` has no effect without queries.", hint="Add `queries`.")
     from truncate_kit.data.tables import iter_texts

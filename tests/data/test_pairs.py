@@ -1,8 +1,12 @@
 import csv
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
+import datasets
+import pandas
+import polars
 import pytest
 
 from tests.support.files import write_table
@@ -19,13 +23,23 @@ PAIRS = tuple(TextPair(*row) for row in ROWS)
 NAMES = ("sentence1", "sentence2", "score")
 
 
+FRAME = pandas.DataFrame(ROWS, columns=NAMES)
+WRITERS = {
+    "p.csv": partial(FRAME.to_csv, sep=";", decimal=",", index=False),
+    "t.csv": partial(FRAME.to_csv, sep="\t"),
+    "p.json": FRAME.to_json,
+    "index.json": partial(FRAME.to_json, orient="index"),
+    "p.ndjson": partial(FRAME.to_json, orient="records", lines=True),
+}
+REVERSED = datasets.Dataset.from_pandas(FRAME[::-1])
+TABLES = [FRAME, polars.from_pandas(FRAME), REVERSED.select([2, 1, 0]), FRAME.to_dict("list"), ROWS, PAIRS]
+
+
 def write(path: Path, rows=ROWS, names=NAMES) -> Path:
     return write_table(path, names, rows)
 
 
-@pytest.mark.parametrize(
-    "name", ["p.csv", "p.tsv", "p.jsonl", "p.parquet", "p.csv.gz", "p.tsv.gz", "p.jsonl.gz", "P.CSV"]
-)
+@pytest.mark.parametrize("name", ["p.csv", "p.tsv", "p.jsonl", "p.parquet", "p.csv.gz", "p.tsv.gz", "P.CSV"])
 def test_every_format_gives_the_same_pairs(tmp_path, name):
     read = read_pairs(write(tmp_path / name))
     assert read.pairs == PAIRS
@@ -42,18 +56,43 @@ def test_folder_of_splits(tmp_path, dev):
     assert all(split.pairs == PAIRS for _, split in splits.items())
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ("sentence_A", "sentence_B", "relatedness_score"),
-        ("text1", "text2", "similarity"),
-        ("premise", "hypothesis", "label"),
-        ("question1", "question2", "label"),
-        ("query", "document", "score"),
-    ],
-)
-def test_columns_are_found_by_name(tmp_path, names):
-    assert read_pairs(write(tmp_path / "p.csv", names=names)).pairs == PAIRS
+@pytest.mark.parametrize("name", WRITERS)
+def test_files_are_read_as_pandas_wrote_them(tmp_path, name):
+    WRITERS[name](tmp_path / name)
+    assert read_pairs(tmp_path / name).pairs == PAIRS
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: type(table).__name__)
+def test_tables_in_memory_are_read_like_files(tmp_path, table):
+    assert read_pairs(table).pairs == PAIRS
+    splits = load_pairs({"train": table, "validation": table})
+    assert [(name, pairs.pairs) for name, pairs in splits.items()] == [("train", PAIRS), ("dev", PAIRS)]
+
+
+@pytest.mark.parametrize("table", [3, {"a": [1], "b": []}, {"a": "b"}, [("a",)], [], FRAME[:0], [("a", "b", "NA")]])
+def test_tables_that_hold_no_pairs(table):
+    with pytest.raises(DataError) as caught:
+        load_pairs(table, skip_bad_rows=True)
+    assert caught.value.hint
+
+
+def test_bad_rows_are_left_out_counted_and_shown_if_asked(tmp_path):
+    path = write(tmp_path / "p.csv", [*ROWS, ("a", "b", "n/a"), (" ", "b", 1), ("a", "b", "")])
+    with pytest.raises(DataError, match="line 5: the score") as caught:
+        load_pairs(path)
+    assert "`skip_bad_rows`" in caught.value.hint
+    splits = load_pairs(path, skip_bad_rows=True, divide=False)
+    assert splits.train.pairs == PAIRS
+    assert [note.partition(", such as: ")[0] for note in splits.notes] == ["3 of 6 rows are left out"]
+    assert all(f"line {line}: the " in splits.notes[0] for line in (5, 6, 7))
+
+
+def test_columns_are_found_by_name(tmp_path):
+    known = (
+        "sentence_A sentence_B relatedness_score|text1 text2 similarity|premise hypothesis label|query document score"
+    )
+    for names in known.split("|"):
+        assert read_pairs(write(tmp_path / "p.csv", names=names.split())).pairs == PAIRS
 
 
 @pytest.mark.parametrize(

@@ -191,6 +191,10 @@ def halve(file):
     file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
 
 
+def edited(name, **values):
+    return lambda folder: edit(folder / name, **values)
+
+
 PROBLEMS = {
     "no weights": (lambda folder: (folder / WEIGHTS).unlink(), "has no weights"),
     "half of the weights": (lambda folder: halve(folder / WEIGHTS), "cannot be read"),
@@ -200,34 +204,24 @@ PROBLEMS = {
     "a weight of a block more": (
         lambda folder: refill(folder, with_weight("encoder.layer.0.adapter.weight")), r"layer\.0\.adapter\.weight",
     ),
-    "relative positions": (
-        lambda folder: edit(folder / "config.json", position_embedding_type="relative_key"), "position_embedding_type",
-    ),
-    "another shape": (lambda folder: edit(folder / "config.json", type_vocab_size=1), "another shape"),
+    "relative positions": (edited("config.json", position_embedding_type="relative_key"), "position_embedding_type"),
+    "another shape": (edited("config.json", type_vocab_size=1), "another shape"),
     "no config": (lambda folder: (folder / "config.json").unlink(), "has no config"),
     "a damaged config": (lambda folder: (folder / "config.json").write_text("{"), "Cannot read"),
-    "no family": (lambda folder: edit(folder / "config.json", model_type=None), "has no model_type"),
-    "another rotation": (
-        lambda folder: edit(folder / "config.json", rope_parameters={"rope_type": "ntk"}), "rope_type 'ntk'",
-    ),
-    "an unknown family": (lambda folder: edit(folder / "config.json", model_type="t5"), "'t5' is not supported"),
-    "a part": (lambda folder: edit(folder / "config.json", model_type="x", text={"model_type": "bert"}), "text is a"),
-    "quantised": (lambda folder: edit(folder / "config.json", quantization_config={"bits": 4}), "quantization_config"),
-    "an adapter": (lambda folder: edit(folder / "adapter_config.json", r=8), "holds an adapter"),
+    "no family": (edited("config.json", model_type=None), "has no model_type"),
+    "another rotation": (edited("config.json", rope_parameters={"rope_type": "ntk"}), "rope_type 'ntk'"),
+    "an unknown family": (edited("config.json", model_type="t5"), "'t5' is not supported"),
+    "a part": (edited("config.json", model_type="x", text={"model_type": "bert"}), "text is a"),
+    "quantised": (edited("config.json", quantization_config={"bits": 4}), "quantization_config"),
+    "an adapter": (edited("adapter_config.json", r=8), "holds an adapter"),
     "no tokenizer": (lambda folder: (folder / "tokenizer.json").unlink(), "has no tokenizer"),
     "another tokenizer": (words_of_another_model, "1,000,000,001 entries"),
-    "an unknown activation": (
-        lambda folder: edit(folder / "2_Dense/config.json", activation_function="os.system"), "activation 'system'",
-    ),
+    "an unknown activation": (edited("2_Dense/config.json", activation_function="os.system"), "activation 'system'"),
     "an empty module": (lambda folder: (folder / "2_Dense/config.json").write_text("{}"), "KeyError, 'in_features'"),
-    "tokens before pooling": (
-        lambda folder: edit(folder / "2_Dense/config.json", module_input_name="token_embeddings"), "module_input_name",
-    ),
-    "cut vectors": (lambda folder: edit(folder / "config_sentence_transformers.json", truncate_dim=4), "truncate_dim"),
-    "a sparse model": (
-        lambda folder: edit(folder / "config_sentence_transformers.json", model_type="SparseEncoder"), "model_type",
-    ),
-    "overrides": (lambda folder: edit(folder / "sentence_bert_config.json", config_args={"a": 1}), "config_args"),
+    "tokens before pooling": (edited("2_Dense/config.json", module_input_name="token_embeddings"), "module_input_name"),
+    "cut vectors": (edited("config_sentence_transformers.json", truncate_dim=4), "truncate_dim"),
+    "a sparse model": (edited("config_sentence_transformers.json", model_type="SparseEncoder"), "model_type"),
+    "overrides": (edited("sentence_bert_config.json", config_args={"a": 1}), "config_args"),
 }  # fmt: skip
 
 

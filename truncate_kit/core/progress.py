@@ -49,7 +49,7 @@ class Engine:
         pass
 
     def run(self, work: Work[Task, Done], tasks: Iterable[Task], send: Send) -> Iterator[tuple[Task, Done]]:
-        """Yield each finished task with its result; take the next task when a worker is free.
+        """Yield each finished task with its result; take the next one when a worker is free.
 
         Raises a task's errors, and `DeviceError` if a worker dies. Closing the iterator stops running tasks.
         """
@@ -65,9 +65,9 @@ class TrialEvent(NamedTuple):
     seed: int
     epochs: int  # planned
     done: int = 0
-    dev: float = math.nan  # points, of this epoch; at the end, of the best epoch
+    dev: float = math.nan  # points, of this epoch, at the end of the best
     loss: float = math.nan  # mean of this epoch
-    test: float | None = None  # points, of the best epoch; unset while searching
+    test: float | None = None  # points, of the best epoch; not while searching
 
     @property
     def place(self) -> tuple[int, int, int]:
@@ -137,8 +137,8 @@ class Bars(TrialWatcher):
     """Draws a bar for each running task, and one for all planned trials.
 
     Args:
-        say: Takes each line, such as the score of a finished trial; by default the log at INFO.
-        beside: Second watcher of the same trials.
+        say: Takes lines, such as scores of finished trials; by default the log at INFO.
+        beside: Second watcher of the trials.
     """
 
     def __init__(self, say: Callable[[str], object] = _logger.info, beside: TrialWatcher | None = None) -> None:

@@ -185,7 +185,7 @@ def _warn_once(message: str) -> None:
 
 
 def file_for(report: Result, path: Path) -> Path:
-    """Return the first of path, path-2, path-3, … that is free or whose contents `report` covers."""
+    """Return the first of path, path-2, … that is free or that `report` covers."""
     number, place = 1, path
     while (earlier := report.read_if_whole(place)) is not None and not report.covers(earlier):
         number += 1
@@ -197,9 +197,9 @@ def file_for(report: Result, path: Path) -> Path:
 
 
 def read_records(journal: Path) -> tuple[list[dict[str, Any]], int]:
-    """Return all intact records of a journal, and the number of damaged lines.
+    """Return the intact records of a journal (JSON lines with checksums), and the number of damaged ones.
 
-    Each line is JSON with a checksum. An unfinished last line is ignored. Raises `FileProblemError`.
+    An unfinished last line is ignored. Raises `FileProblemError`.
     """
     try:
         lines = journal.read_bytes().split(b"\n")[:-1]
@@ -291,7 +291,7 @@ def setting(
 ) -> Any:
     """Define a field of a settings class, checked by `check_settings`.
 
-    help: Option help; without it, the field has no option.
+    help: Option help; a field without it has no option.
     bounds: Bounds of the number, or of each number in a tuple.
     option: How the option differs from the field: `name`, `kind` (input type), `parse` (input to value),
         `default` (as input), arguments of `typer.Option`.

@@ -229,6 +229,7 @@ class Source(Result):
     max_length: int | None = None
     columns: tuple[str, ...] | None = None
     scale: tuple[float, ...] | None = None
+    skip_bad_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True)

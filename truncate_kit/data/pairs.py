@@ -1,6 +1,7 @@
 """Read and split sentence pairs with scores or classes."""
 
 import hashlib
+import logging
 import math
 import re
 from bisect import bisect_right
@@ -10,9 +11,10 @@ from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, Literal
 
-from truncate_kit.core.errors import DataError, UsageError, errors_only, first_line
+from truncate_kit.core.errors import DataError, UsageError, counted, errors_only, first_line
 from truncate_kit.core.files import is_there
 from truncate_kit.core.results import Result, digest_of_values
+from truncate_kit.data.frames import table_from
 from truncate_kit.data.tables import (
     COMPRESSIONS,
     LABEL,
@@ -29,7 +31,6 @@ from truncate_kit.data.tables import (
     read_shards,
     read_table,
     stem_of,
-    table_from_arrow,
 )
 
 BUNDLED = "bundled"
@@ -67,6 +68,11 @@ _NAME_THEM = (
     'Name the columns: `columns=("first", "second", "score")`; or rename them sentence1, sentence2, score (or label).'
 )
 
+
+_logger = logging.getLogger(__name__)
+
+PairSource = Any
+"""Path, hub name, or table in memory."""
 
 # Pairs
 
@@ -125,7 +131,7 @@ def check_ranks(scores: Sequence[float], source: str = "The set") -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairSet:
-    """Pairs of one split and the scale of their scores. Raises `DataError` for a score that is not finite."""
+    """Pairs of one split and the scale of their scores, all finite. Raises `DataError`."""
 
     name: str
     pairs: tuple[TextPair, ...] = field(repr=False)
@@ -255,23 +261,26 @@ class PairSplits:
 
 
 def load_pairs(
-    name_or_path: str | Path,
+    source: PairSource,
     *,
     columns: Sequence[str] | None = None,
     scale: Sequence[float] | None = None,
     classes: bool = False,
     divide: bool = True,
+    skip_bad_rows: bool = False,
 ) -> PairSplits:
-    """Load sentence pairs from a file, a folder of splits, the hub (such as "stsb"), or this package ("bundled").
+    """Load sentence pairs from a file, a folder of splits, the hub ("stsb"), this package ("bundled") or a table.
 
-    A single file is divided by its column `split` if it has one (`split_tables`), else at random. A folder of word
-    similarity sets is merged (`load_words`). Dev and test splits without labels (no column, or all -1, as in GLUE) are
-    left out with a note.
+    A table is a data frame, `datasets.Dataset`, dict of columns, or list of tuples or dicts; or a dict of one per
+    split. A single one is divided by its column `split` (`split_tables`), else at random. Word similarity sets of a
+    folder are merged (`load_words`). Dev and test splits without labels (no column, or all -1, as in GLUE) are left out
+    with a note.
 
-    columns: Column names of first text, second text and score; by default common names.
+    columns: Names of first text, second text and score; by default common names.
     scale: Lowest and highest possible score; by default known or inferred.
     classes: The third column holds classes; targets are indices into the sorted classes of train.
     divide: False keeps a single file in one split: `dev` or `test` if the file has this name, else `train`.
+    skip_bad_rows: Leave out rows with an empty text or class, or without a number as score; `notes` counts them.
 
     Raises:
         DataError: A row is invalid, or there are too few pairs to split.
@@ -279,32 +288,40 @@ def load_pairs(
     """
     if classes and scale is not None:
         raise UsageError("Classes have no scale.", hint="Leave out `scale`.")
-    path = Path(name_or_path)
-    if holds_words(path) and not (classes or columns or scale):
+    path = Path(source) if isinstance(source, str | Path) else None
+    if path and holds_words(path) and not (classes or columns or scale):
         return load_words(path)
-    name, tables = read_tables(name_or_path)
+    name, tables = read_tables(source)
     hidden = [split for split, table in tables.items() if split != "train" and _hides(table, columns, classes=classes)]
     shown = {split: table for split, table in tables.items() if split not in hidden}
-    sets = _pair_sets(name, shown or tables, columns, scale, classes=classes)
-    one_file = path.is_file() and str(name_or_path) != BUNDLED and len(tables) == 1
-    notes = tuple(f"{name}/{split} has no labels and is left out." for split in hidden if shown)
+    sets, skipped = _pair_sets(name, shown or tables, columns, scale, classes=classes, skip=skip_bad_rows)
+    one_file = len(tables) == 1 and (path is None or (path.is_file() and str(path) != BUNDLED))
+    notes = (*(f"{name}/{split} has no labels and is left out." for split in hidden if shown), *skipped)
     splits = PairSplits(name=name, one_file=one_file, notes=notes, **sets)
     return complete_splits(splits) if divide and one_file else splits
 
 
 def read_pairs(
-    path: str | Path, *, columns: Sequence[str] | None = None, scale: Sequence[float] | None = None
+    source: PairSource,
+    *,
+    columns: Sequence[str] | None = None,
+    scale: Sequence[float] | None = None,
+    skip_bad_rows: bool = False,
 ) -> PairSet:
-    """Read all rows of one file of sentence pairs; parameters as in `load_pairs`."""
-    path = Path(path)
-    return pairs_of(read_table(path), short_name(path), columns=columns, scale=scale)
+    """Read all rows of one file or table of sentence pairs; parameters as in `load_pairs`."""
+    in_file = isinstance(source, str | Path)
+    name = short_name(Path(source)) if in_file else type(source).__name__
+    table = read_table(Path(source)) if in_file else table_from(source, name)
+    sets, notes = _pair_sets(name, {"train": table}, columns, scale, skip=skip_bad_rows)
+    for note in notes:
+        _logger.warning("%s", note)
+    pairs: PairSet = sets["train"]
+    return pairs
 
 
-def pairs_of(
-    table: Table, name: str, *, columns: Sequence[str] | None = None, scale: Sequence[float] | None = None
-) -> PairSet:
-    """Return the scored pairs of a table; parameters as in `load_pairs`."""
-    pairs: PairSet = _pair_sets(name, {"train": table}, columns, scale)["train"]
+def pairs_of(table: Table, name: str) -> PairSet:
+    """Return the scored pairs of a table."""
+    pairs: PairSet = _pair_sets(name, {"train": table})[0]["train"]
     return pairs
 
 
@@ -313,9 +330,14 @@ def short_name(path: Path) -> str:
     return "/".join(path.resolve().parts[-2:])
 
 
-def read_tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
+def read_tables(source: PairSource) -> tuple[str, dict[str, Table]]:
     """Return a data set's short name, and its tables by split."""
-    name, path = str(name_or_path), Path(name_or_path)
+    if not isinstance(source, str | Path):
+        name = type(source).__name__
+        if isinstance(source, Mapping) and not _SPLITS.keys().isdisjoint(source):
+            return name, _tables_of(name, source)
+        return name, divided({"train": table_from(source, name)})
+    name, path = str(source), Path(source)
     if any((path / file).is_file() for file in ("dataset_dict.json", "state.json")):
         return short_name(path), divided(_read_saved(path))
     if name == BUNDLED or path.is_dir():
@@ -335,15 +357,15 @@ def read_tables(name_or_path: str | Path) -> tuple[str, dict[str, Table]]:
 
 
 def split_tables(path: Path) -> dict[str, Table]:
-    """Return the tables of one file by split (`divided`); an undivided file has the split in its name, else train."""
+    """Return the tables of one file by split (`divided`), or else as the split in its name or train."""
     return divided({split_named(path.name) or "train": read_table(path)})
 
 
 def divided(tables: dict[str, Table]) -> dict[str, Table]:
     """Divide a single table by its column of splits, if any; return several tables unchanged.
 
-    The column's name holds split, or ends in set, fold, partition, phase, mode or usage, and each value names a split,
-    as in `stsbenchmark.tsv` and SICK. Raises `DataError` if a column `split` holds other values.
+    The column's name holds split, or ends in set, fold, partition, phase, mode or usage; each value names a split, as
+    in `stsbenchmark.tsv` and SICK. Raises `DataError` for other values in a column `split`.
     """
     if len(tables) != 1:
         return tables
@@ -366,8 +388,8 @@ def divided(tables: dict[str, Table]) -> dict[str, Table]:
 def find_split_files(folder: Path) -> dict[str, list[Path]]:
     """Return the files of each split: files named just like the split, else those of a hub clone.
 
-    In a clone, a split is a word in the name of a file or folder, such as `data/train-00000-of-00002.parquet`; numbered
-    files are shards of one split. Raises `DataError` if a split has several files otherwise, or lacks a shard.
+    In a clone, a word in the name of a file or folder is the split; numbered files, such as
+    `data/train-00000-of-00002.parquet`, are its shards. Raises `DataError` for other files, or if a shard is missing.
     """
     found: dict[str, list[Path]] = {}
     for path in data_files(folder):
@@ -421,7 +443,7 @@ def read_hub(name: str) -> dict[str, Table]:
 
 
 def _read_saved(folder: Path) -> dict[str, Table]:
-    """Read a folder written by `save_to_disk` of the datasets library."""
+    """Read a folder that `save_to_disk` of `datasets` wrote."""
     import datasets
 
     try:
@@ -434,9 +456,9 @@ def _read_saved(folder: Path) -> dict[str, Table]:
 
 def _tables_of(name: str, loaded: Mapping[str, Any]) -> dict[str, Table]:
     tables = {
-        _SPLITS[theirs]: table_from_arrow(f"{name} ({theirs})", part.data.table)
+        _SPLITS[theirs]: table_from(part, f"{name} ({theirs})")
         for theirs, part in loaded.items()
-        if theirs in _SPLITS and part.num_rows
+        if theirs in _SPLITS and len(part)
     }
     if not tables:
         raise DataError(
@@ -449,15 +471,24 @@ def _tables_of(name: str, loaded: Mapping[str, Any]) -> dict[str, Table]:
 def _pair_sets(
     name: str,
     tables: Mapping[str, Table],
-    columns: Sequence[str] | None,
+    columns: Sequence[str] | None = None,
     scale: Sequence[float] | None = None,
     *,
     classes: bool = False,
-) -> dict[str, Any]:
+    skip: bool = False,
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the sets by split, and notes on skipped rows."""
     names = {split: _columns(table, columns, LABEL if classes else SCORE) for split, table in tables.items()}
+    notes = list[str]()
+    tables = {
+        split: _without_bad_rows(table, names[split], notes, classes=classes)
+        if skip
+        else replace(table, take_bad=_refuse_row)
+        for split, table in tables.items()
+    }
     last = {split: names[split][2] for split in tables}
     targets, fields = _places_of_classes(name, tables, last) if classes else _scores(name, tables, last, scale)
-    return {
+    sets = {
         split: PairSet(
             name=name if len(tables) == 1 else f"{name}/{split}",
             pairs=tuple(map(TextPair, *map(table.texts, names[split][:2]), targets[split])),
@@ -465,6 +496,26 @@ def _pair_sets(
         )
         for split, table in tables.items()
     }
+    return sets, notes
+
+
+def _refuse_row(_: int, error: DataError) -> None:
+    error.hint += " Or leave out such rows with `skip_bad_rows`."
+    raise error
+
+
+def _without_bad_rows(table: Table, columns: Sequence[str], notes: list[str], *, classes: bool) -> Table:
+    bad: dict[int, DataError] = {}
+    collecting = replace(table, take_bad=bad.setdefault)
+    for column in columns[:2]:
+        collecting.texts(column)
+    _ = collecting.labels(columns[2]) if classes else collecting.numbers(columns[2])
+    if len(bad) == len(table):
+        raise bad[0]
+    if bad:
+        reasons = " ".join(str(bad[row]) for row in sorted(bad)[:3])
+        notes.append(f"{len(bad):,} of {counted(len(table), 'row')} are left out, such as: {reasons}")
+    return table.select([row for row in range(len(table)) if row not in bad]) if bad else table
 
 
 def _hides(table: Table, columns: Sequence[str] | None, *, classes: bool) -> bool:
@@ -528,9 +579,9 @@ def holds_words(folder: Path) -> bool:
 def load_words(folder: Path) -> PairSplits:
     """Merge `rg65.csv`, `wordsim353_sim.csv`, `simlex999.csv` and `simverb3500.csv` of a folder.
 
-    If `wordsim353_sim.csv` (as in TMFT's released code) is missing, `wordsim353.csv` (as in the TMFT paper) is read.
-    Scores are divided by the highest possible score, and averaged over repeated pairs. Every seed draws a 70/15/15 %
-    split, as in the paper.
+    If `wordsim353_sim.csv` (as in TMFT's code) is missing, `wordsim353.csv` (as in its paper) is read. Scores are
+    divided by the highest possible score, and averaged over repeated pairs. Each seed draws a 70/15/15 % split, as in
+    the paper.
     """
     files = _word_files(folder)
     if not files:
@@ -564,14 +615,14 @@ def _word_files(folder: Path) -> dict[str, Path]:
 def split_pairs(pairs: PairSet, seed: int = 0, fractions: Sequence[float] = FRACTIONS) -> PairSplits:
     """Split one set into train, dev and test by a hash of seed and texts, independent of row order.
 
-    Rows with the same two texts, in either order, stay together. `fractions` sum to 1; 0 omits a split. Raises
-    `DataError` for a split of fewer than two pairs.
+    Repeated pairs, in either order, stay together. `fractions` sum to 1; 0 omits a split. Raises `DataError` for a
+    split of fewer than two pairs.
     """
     groups: dict[frozenset[str], list[int]] = {}
     for row, pair in enumerate(pairs):
         groups.setdefault(frozenset((pair.first, pair.second)), []).append(row)
 
-    def draw(texts: frozenset[str]) -> bytes:  # not `random`: the order of pairs must not depend on other rows
+    def draw(texts: frozenset[str]) -> bytes:  # independent of other rows, unlike `random`
         return hashlib.sha256("\n".join([str(seed), *sorted(texts)]).encode()).digest()
 
     ends = [round(len(pairs) * end) for end in accumulate(fractions)]
@@ -618,7 +669,7 @@ def complete_splits(splits: PairSplits, seed: int = 0) -> PairSplits:
 
 
 def splits_for(splits: PairSplits, seed: int) -> PairSplits:
-    """Return the splits for a training seed: drawn by this seed if `shares` is set, else unchanged."""
+    """Return the splits for a training seed: drawn by it if `shares` is set, else unchanged."""
     if splits.shares is None or splits.train is None:
         return splits
     return split_pairs(splits.train, seed, splits.shares)

@@ -71,7 +71,7 @@ class RetrievalSet:
 
     @property
     def own_documents(self) -> tuple[int | None, ...]:
-        """Return the index of each query's own document: it has the query's id, ends in the query, and is no answer."""
+        """Return the index of each query's own document: it has its id, ends in the query, and is no answer."""
         place = {name: index for index, name in enumerate(self.document_ids)}
         own = (place.get(name) for name in self.query_ids)
         return tuple(
@@ -103,15 +103,15 @@ def read_retrieval(
 
     A folder holds corpus.jsonl (`_id`, `title`, `text`), queries.jsonl (`_id`, `text`), both also .gz or .xz,
     and qrels/SPLIT.tsv (query id, document id, grade; header optional). Grades above 0 mark answers; queries without
-    an answer are dropped. Documents may be empty.
+    answers are dropped. Documents may be empty.
 
-    Each row of a file is a query and its answers, one or a list; hard negatives and rows with the label 0 only add
+    A row of a file is a query and its answers, one or a list; hard negatives and rows with the label 0 only add
     documents. A column `split` marks the splits (`split_tables`).
 
     corpus: For a file: more texts to search, read by `read_texts`.
     split: For a folder: name of a file in qrels; by default test, else dev, else the only file.
     metric: Selection metric: ndcg, mrr or recall.
-    chooses: For selection: prefer dev to test if dev has at least 2 × `FEWEST_QUERIES` queries (rows of a file).
+    chooses: Prefer dev to test, for selection, if dev has at least 2 × `FEWEST_QUERIES` queries (rows of a file).
 
     Raises:
         UsageError: The metric is unknown, a folder gets `corpus`, or a file `split`.
@@ -181,7 +181,7 @@ def find_qrels(folder: Path) -> dict[str, Path]:
 
 
 def _judged(path: Path, documents: Mapping[str, str], queries: Mapping[str, str]) -> dict[str, dict[int, float]]:
-    """Return grades > 0 by query id and document index. Warns of judgements with an unknown id, which are left out."""
+    """Return grades > 0 by query id and document index. Warns of unknown ids, which are left out."""
     place = {name: index for index, name in enumerate(documents)}
     judged, unknown = dict[str, dict[int, float]](), 0
     for query, document, grade in _judgements(path, queries):

@@ -119,7 +119,7 @@ def without_seen(splits: "PairSplits", keys: Keys) -> "tuple[PairSplits, int]":
 def unseen(splits: "PairSplits", model: str | Path) -> "PairSplits":
     """Drop evaluation pairs that a model was trained or selected on; `notes` states how many.
 
-    If training split this set, it is split the same way first. Raises `DataError` if fewer than three pairs are left.
+    A set that training split is first split alike. Raises `DataError` if fewer than three pairs are left.
     """
     seen = seen_by(model)
     if not len(seen):
@@ -173,7 +173,7 @@ def seen_among(data: "PairSet | RetrievalSet", model: str | Path) -> str | None:
 
 
 def unseen_queries(data: "RetrievalSet", *models: str | Path) -> "tuple[RetrievalSet, str | None]":
-    """Drop queries that a model has seen; return a note if any were dropped. Raises `DataError` if no query is left."""
+    """Drop queries that a model has seen, and return a note on them. Raises `DataError` if no query is left."""
     from truncate_kit.data.retrieval import with_queries
 
     keys, seen = query_keys(data.queries), {model: seen_by(model) for model in models}

@@ -1,8 +1,9 @@
 """Read CSV, TSV, JSON, Parquet and plain text; find columns by name.
 
-The standard library streams CSV and JSON lines, so that errors name the line.
+The standard library streams CSV and JSON, so that errors name the line.
 """
 
+import codecs
 import csv
 import functools
 import gzip
@@ -103,6 +104,9 @@ def opened_text(path: Path, *, newline: str = "\n") -> Iterator[TextIO]:
         with opener(path, "rt", encoding="utf-8-sig", newline=newline) as stream:
             yield stream
     except UnicodeDecodeError as error:
+        if b"\0" in error.object and not error.object.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            hint = "Save a workbook or database as a .csv file in UTF-8; a Parquet file must end in .parquet."
+            raise DataError(f"{path} is a binary file, not text.", hint=hint) from error
         hint = "Save the file as UTF-8, for example: iconv -f WINDOWS-1252 (or UTF-16) -t UTF-8 OLD > NEW"
         raise DataError(f"{path}: the text is not UTF-8.", hint=hint) from error
     except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
@@ -131,6 +135,10 @@ class Columns(Mapping[str, Sequence[Any]]):
         return len(self._names)
 
 
+def _refuse(_: int, error: DataError) -> None:
+    raise error
+
+
 @dataclass(frozen=True, slots=True)
 class Table:
     """Columns of a data file, or of a chunk of its rows."""
@@ -140,7 +148,9 @@ class Table:
     places: Sequence[int]  # line or row number of each row
     place: str = "line"  # unit of `places`: "line" or "row"
     class_names: Mapping[str, Mapping[str, str]] = field(default_factory=dict)  # column → number → name
-    shards: "tuple[Table, ...]" = ()  # of a joined table; `places` then count their rows from 0
+    shards: "tuple[Table, ...]" = ()  # of a joined table; `places` count their rows from 0
+    decimal_comma: bool = False  # such as 3,5
+    take_bad: Callable[[int, DataError], object] = _refuse  # takes empty texts, scores and labels
 
     def __len__(self) -> int:
         return len(self.places)
@@ -177,7 +187,7 @@ class Table:
                 raise self.problem(row, problem)
             texts.append(stripped.setdefault(value or "", (value or "").strip()))
             if not (texts[-1] or (may_be_empty and value is not None)):
-                raise self.problem(row, f"the text in column {column!r} is empty.")
+                self.take_bad(row, self.problem(row, f"the text in column {column!r} is empty."))
         return texts
 
     def lists(self, column: str, *, may_be_empty: bool = False) -> list[list[str]]:
@@ -193,6 +203,8 @@ class Table:
         """Return a column as finite numbers; true is 1, false 0."""
         numbers = []
         for row, value in enumerate(self.values(column)):
+            if self.decimal_comma and isinstance(value, str):
+                value = value.replace(",", ".")
             try:
                 numbers.append(float(TRUTH.get(str(value).strip().lower(), value)))
             except (ValueError, TypeError, OverflowError):
@@ -200,7 +212,7 @@ class Table:
             if not math.isfinite(numbers[-1]):
                 hint = "Write a number such as 3.5, or remove the row."
                 shown = "" if value is None else str(value)[:40]
-                raise self.problem(row, f"the score {shown!r} is not a finite number.", hint=hint)
+                self.take_bad(row, self.problem(row, f"the score {shown!r} is not a finite number.", hint=hint))
         return numbers
 
     def labels(self, column: str, *, may_be_empty: bool = False) -> list[str]:
@@ -210,11 +222,12 @@ class Table:
             text = str(value).lower() if isinstance(value, bool) else str(value).strip()
             labels.append("" if value is None or value != value else re.sub(r"^(-?\d+)\.0+$", r"\1", text))
             if not (labels[-1] or may_be_empty):
-                raise self.problem(row, "the label is empty.", hint="Name the class, or remove the row.")
+                hint = "Name the class, or remove the row."
+                self.take_bad(row, self.problem(row, "the label is empty.", hint=hint))
         return labels
 
     def values(self, column: str) -> Sequence[Any]:
-        """Return the raw values of a column; all None if these rows of a .jsonl file lack the column."""
+        """Return the raw values of a column; None where rows of a .jsonl file lack it."""
         return self.columns.get(column) or [None] * len(self)
 
 
@@ -276,7 +289,7 @@ def table_from_arrow(source: str, arrow: Any) -> Table:
 
 
 def _class_names(schema: Any) -> dict[str, dict[str, str]]:
-    """Return the class names that the datasets library writes into a schema."""
+    """Return the class names that `datasets` writes into a schema."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         named = {column: kind["names"] for column, kind in features.items() if kind.get("_type") == "ClassLabel"}
@@ -379,12 +392,13 @@ def _lines(path: Path, size: int | None) -> Iterator[Table]:
         if kind in _JSON:
             place, objects = _json_rows(path, stream)
             while chunk := list(islice(objects, size)):
-                yield _table_of_objects(str(path), chunk, place)
+                yield table_of_objects(str(path), chunk, place)
             return
-        rows = _rows(path, quoted=quoted, stream=stream)
+        separator, lines = _separated(stream) if kind == ".csv" else ("\t", stream)
+        rows = _rows(path, separator, lines, quoted=quoted)
         names = [name.strip() for name in next((row for _, row in rows if any(row)), [])]
         _check_names(str(path), names)
-        # If there is a single column, a blank line is an empty cell.
+        # A blank line in a single column is an empty cell.
         filled = ((number, row or [""]) for number, row in rows if row or len(names) == 1)
         while part := list(islice(filled, size)):
             for number, row in part:
@@ -393,24 +407,35 @@ def _lines(path: Path, size: int | None) -> Iterator[Table]:
                     hint = "Put a field that holds a comma in double quotes; in a .tsv file no field holds a tab."
                     raise DataError(problem, hint=hint)
             cells = zip(*(row for _, row in part), strict=True)
-            yield Table(str(path), dict(zip(names, cells, strict=True)), [number for number, _ in part])
+            columns, places = dict(zip(names, cells, strict=True)), [number for number, _ in part]
+            yield Table(str(path), columns, places, decimal_comma=separator != ",")
 
 
-def _table_of_objects(source: str, rows: Sequence[tuple[int, dict[str, Any]]], place: str) -> Table:
+def table_of_objects(source: str, rows: Sequence[tuple[int, dict[str, Any]]], place: str) -> Table:
+    """Convert numbered rows."""
     names = dict.fromkeys(chain.from_iterable(row for _, row in rows))
     columns = Columns(names, lambda name: [row.get(name) for _, row in rows])
     return Table(source, columns, [number for number, _ in rows], place)
 
 
-def _rows(path: Path, *, quoted: bool, stream: Iterable[str]) -> Iterator[tuple[int, list[str]]]:
+def _separated(stream: Iterator[str]) -> tuple[str, Iterator[str]]:
+    """Return the separator in the first line, by default a comma, and all lines."""
+    begin = [""]
+    while not begin[-1].strip() and (line := next(stream, "")):
+        begin.append(line)
+    names = re.sub('"[^"]*"', "", begin[-1])
+    return next((mark for mark in ",;\t" if mark in names), ","), chain(begin[1:], stream)
+
+
+def _rows(path: Path, separator: str, lines: Iterable[str], *, quoted: bool) -> Iterator[tuple[int, list[str]]]:
     if not quoted:
-        for number, line in enumerate(stream, start=1):
+        for number, line in enumerate(lines, start=1):
             text = line.rstrip("\r\n")
             yield number, ["" if field == '""' else field for field in text.split("\t")] if text else []
         return
     csv.field_size_limit(sys.maxsize)
     is_csv = format_of(path) == ".csv"
-    reader = csv.reader(stream, delimiter="," if is_csv else "\t", strict=True, skipinitialspace=is_csv)
+    reader = csv.reader(lines, delimiter=separator, strict=True, skipinitialspace=is_csv)
     start = 1
     try:
         for row in reader:
@@ -422,9 +447,9 @@ def _rows(path: Path, *, quoted: bool, stream: Iterable[str]) -> Iterator[tuple[
 
 
 def _is_quoted(path: Path) -> bool:
-    """Check if the quotes in a .tsv file enclose fields. If not, as in STS and GLUE files, they belong to the texts.
+    """Check if quotes in a .tsv file enclose fields. If not, as in STS and GLUE files, they belong to the texts.
 
-    A writer encloses each field with a quote, a tab or a line break (Excel: also a comma), or each text.
+    A writer encloses each text, or each field with a quote, tab or line break (Excel: also a comma).
     """
     kinds, lines, is_open, tabs = Counter[str](), list[str](), False, 0
     with opened_text(path) as stream:
@@ -453,7 +478,7 @@ def _is_quoted(path: Path) -> bool:
 
 
 def _json_rows(path: Path, stream: Iterable[str]) -> tuple[str, Iterator[tuple[int, dict[str, Any]]]]:
-    """Return "line" and numbered JSON lines, or "row" and the numbered objects of an array, bare or in an object."""
+    """Return "line" and numbered JSON lines, or "row" and the numbered rows of a document."""
     lines: Iterator[tuple[int, str]] = ((number, line) for number, line in enumerate(stream, start=1) if line.strip())
     begin = list(islice(lines, 2))
     lines = chain(begin, lines)
@@ -469,7 +494,7 @@ def _json_rows(path: Path, stream: Iterable[str]) -> tuple[str, Iterator[tuple[i
 def _json(place: str, text: str) -> Any:
     try:
         document = json.loads(text)
-        if "\\ud" in text.lower():  # an escape of half a surrogate pair is valid JSON, but no text
+        if "\\ud" in text.lower():  # half a surrogate pair is valid JSON, but no text
             json.dumps(document, ensure_ascii=False).encode()
         return document
     except (ValueError, RecursionError) as error:
@@ -477,12 +502,23 @@ def _json(place: str, text: str) -> Any:
 
 
 def _array_in(document: Any) -> list[Any]:
-    """Return an array, the only array of objects in an object, or else the document as one row."""
-    if isinstance(document, list):
-        return document
-    values = document.values() if isinstance(document, dict) else ()
-    arrays = [value for value in values if isinstance(value, list) and isinstance(next(iter(value), None), dict)]
-    return arrays[0] if len(arrays) == 1 else [document]
+    """Return an array, the only array of objects in an object, the rows of columns, or one row."""
+    if not isinstance(document, dict):
+        return document if isinstance(document, list) else [document]
+    # pandas numbers the cells of each column, or the rows.
+    columns = {name: [*cells.values()] if _is_numbered(cells) else cells for name, cells in document.items()}
+    arrays = [cells for cells in columns.values() if isinstance(cells, list) and isinstance((*cells, None)[0], dict)]
+    if len(arrays) == 1:
+        return arrays[0]
+    if _is_numbered(document):
+        return [*document.values()]
+    if all(isinstance(cells, list) for cells in columns.values()) and len({*map(len, columns.values())}) == 1:
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return [document]
+
+
+def _is_numbered(value: Any) -> bool:
+    return isinstance(value, dict) and bool(value) and all(map(str.isdigit, value))
 
 
 def _json_objects(path: Path, place: str, rows: Iterable[tuple[int, Any]]) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -493,7 +529,7 @@ def _json_objects(path: Path, place: str, rows: Iterable[tuple[int, Any]]) -> It
 
 
 def _light(value: Any) -> Any:
-    """Return texts, numbers and lists of texts, and a passage as title and text; shorten other lists and objects."""
+    """Return a passage as title and text; shorten lists of no texts, and other objects."""
     if isinstance(value, dict):
         return f"{value.get('title') or ''} {value['text']}".strip() if isinstance(value.get("text"), str) else {}
     if isinstance(value, list) and value:
@@ -518,9 +554,9 @@ def check_columns(table: Table, wanted: Iterable[str]) -> None:
 
 
 def find_columns(table: Table, role: str, hint: str = "") -> tuple[str, ...]:
-    """Find the columns of a role by name. Raises `DataError` if several choices match.
+    """Find the columns of a role by name; none found is an error only with `hint`.
 
-    If no column matches: raises `DataError` if `hint` is given, else returns an empty tuple.
+    Raises `DataError`, also if several choices match.
     """
     plain: dict[str, list[str]] = {}
     for column in table.columns:
@@ -530,6 +566,10 @@ def find_columns(table: Table, role: str, hint: str = "") -> tuple[str, ...]:
     if len(choices) > 1:
         raise table.unfit(f"several columns could be {role}.", hint or "Rename or remove all of them but one.")
     if hint and not choices:
+        path = Path(table.source)
+        folder = path.parent.parent if path.parent.name == "qrels" else path.parent
+        if is_retrieval_folder(folder) and (folder != path.parent or stem_of(path) in ("corpus", "queries")):
+            hint = f"Give the whole folder of queries and documents, {folder} (in Python, to `read_retrieval()`)."
         raise table.unfit(f"no column has a known name for {role}.", hint)
     return choices[0] if choices else ()
 
@@ -556,9 +596,8 @@ def is_label(column: str) -> bool:
 def iter_texts(path: str | Path, *, column: str | None = None, by_row: bool = False) -> Iterator[str]:
     """Yield the stripped texts of one file in order, repeats included.
 
-    A .txt file (also .gz, .xz) holds one text per line; blank lines are skipped. A table holds texts in `column` (by
-    default, a column with a usual name), or in the two columns of sentence pairs. by_row: raise `DataError` for blank
-    lines and pairs.
+    A .txt file (also .gz, .xz) holds one text per line; blank lines are skipped. A table holds texts in `column`, by
+    default one with a usual name, or in the two columns of pairs. by_row: refuse blank lines and pairs.
     """
     path = Path(path)
     if format_of(path) == TEXT_FORMAT:

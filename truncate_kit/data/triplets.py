@@ -3,11 +3,10 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, combinations
-from pathlib import Path
 
 from truncate_kit.core.errors import DataError
 from truncate_kit.core.results import digest_of_values, listed_texts
-from truncate_kit.data.pairs import TextPair, read_tables
+from truncate_kit.data.pairs import PairSource, TextPair, read_tables
 from truncate_kit.data.tables import (
     LABEL,
     PAIR,
@@ -27,7 +26,7 @@ _HINT = "Call the columns anchor, positive and optionally negative; or set `colu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TripletSet:
-    """Rows of an anchor, a text of the same meaning, and possibly a hard negative; and a note on the source."""
+    """Rows of an anchor, a text of the same meaning, and any hard negative; and a note on the source."""
 
     name: str
     rows: tuple[tuple[str, ...], ...]
@@ -55,19 +54,17 @@ def raw_texts(name: str, texts: Sequence[str]) -> TripletSet:
     )
 
 
-def load_triplets(
-    name_or_path: str | Path, *, columns: Sequence[str] | None = None, negatives: bool = False
-) -> TripletSet:
-    """Read triplets from a file, the train split of a folder, or a hub set.
+def load_triplets(source: PairSource, *, columns: Sequence[str] | None = None, negatives: bool = False) -> TripletSet:
+    """Read triplets from a file or table, or from the train split of a folder or hub set.
 
-    Text columns are used unchanged. In an NLI set, each premise and entailed hypothesis form a row, with a
-    contradicting hypothesis if there is one.
+    Text columns are used unchanged. In an NLI set, each premise and entailed hypothesis form a row, with any
+    contradicting hypothesis.
 
     columns: Anchors, positives and any negatives, or two texts and an NLI label; by default common names. A cell may
         hold a list of texts.
     negatives: Require a negative in every row.
     """
-    name, tables = read_tables(name_or_path)
+    name, tables = read_tables(source)
     table = tables.get("train") or next(iter(tables.values()))
     names = tuple(columns) if columns is not None else _default_columns(table)
     if len(names) < 2:
@@ -125,7 +122,7 @@ def _default_columns(table: Table) -> tuple[str, ...]:
 
 
 def _nli_labels(table: Table, column: str) -> list[str] | None:
-    """Return the NLI label of each row ("" if annotators disagreed), or None if the column holds other labels."""
+    """Return each row's NLI label ("" if annotators disagreed), or None for other labels."""
     names = table.class_names.get(column, {})  # sets number their classes in different orders
     plain = [names.get(label, label).lower() for label in table.labels(column, may_be_empty=True)]
     distinct = {*plain} - {"", "-", "-1", "nan"}

@@ -123,7 +123,7 @@ def _near_positions(backbone: nn.Module) -> None:
 
 
 def _keep_convolution(config: PretrainedConfig, blocks: Sequence[int]) -> None:
-    """Disable the convolution if block 1 is removed, as the class would apply it to the new first block."""
+    """Disable the convolution if block 1 is removed: the class would apply it to the new first block."""
     if blocks[0] != 1 and getattr(config, "conv_kernel_size", 0) > 0:
         config.conv_kernel_size = 0
 

@@ -169,7 +169,7 @@ def random_encoder(config: PretrainedConfig, *, name: str = "random weights") ->
 
 
 def find_pooler_head(name: str | Path) -> Dense | None:
-    """Return the model's trained pooler, a linear layer with tanh from (b, d) to (b, d); None without a pooler."""
+    """Return the model's trained pooler, if any: a linear layer with tanh from (b, d) to (b, d)."""
     folder = transformer_of(resolve(name))
     config = load_config(folder)
     attribute = family_of(config).pooler
@@ -225,14 +225,14 @@ def load_config(name: str | Path) -> PretrainedConfig:
 
 
 def _in_own_words(path: Path, values: dict[str, Any]) -> dict[str, Any]:
-    """Rename the configuration fields of a repository's own code to those of transformers' class.
+    """Rename the fields of a repository's own code to those of transformers' class.
 
-    Raises `ModelError` for a set field that the class lacks: the repository's code may compute something else.
+    Raises `ModelError` for a set field that the class lacks: that code may compute something else.
     """
     own = _fields_of(CONFIG_MAPPING[values["model_type"]])
     renamed = {old: new for old, new in _OTHER_NAMES.items() if old in values and old not in own and new in own}
     if not renamed and not values.get("auto_map"):
-        return values  # written by transformers, perhaps an older version
+        return values  # of transformers, perhaps older
     kept = {new: values[old] for old, new in renamed.items()} | {name: values[name] for name in values if name in own}
     left = settings_of({name: value for name, value in values.items() if name not in own and name not in renamed})
     for name, value in left.items():
@@ -241,7 +241,7 @@ def _in_own_words(path: Path, values: dict[str, Any]) -> dict[str, Any]:
             problem = f"{path} has {name} {value!r}, a field of code in the model's repository, which is not run."
             hint = "Use a model of transformers' own class, or remove the field if it does not change vectors."
             raise ModelError(problem, hint=hint)
-    if left.get("rotary_scaling_factor"):  # longer texts would be scaled by the length of their batch
+    if left.get("rotary_scaling_factor"):  # longer texts would scale with their batch
         longest = left.get("max_trained_positions") or 2048
         kept["max_position_embeddings"] = min(longest, kept.get("max_position_embeddings", longest))
     if kept.get("hidden_act") in _GATES:
@@ -250,7 +250,7 @@ def _in_own_words(path: Path, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fields_of(kind: type[PretrainedConfig]) -> set[str]:
-    """Return the names of a class's fields, and older names that the class still reads."""
+    """Return a class's fields, and older names that it still reads."""
     own = {field.name for field in dataclasses.fields(kind)} | {
         *kind.attribute_map,
         "model_type",
@@ -297,7 +297,7 @@ def _check_names(folder: Path, backbone: PreTrainedModel, report: dict[str, Any]
 def _check_size(folder: Path, config: PretrainedConfig) -> None:
     """Raise `ModelError` if the configuration describes more weights than the files have bytes.
 
-    A loaded model then takes at most four times the size of its files in memory.
+    Others take at most four times the size of their files in memory.
     """
     stored = sum(file.stat().st_size for kind in _WEIGHTS for file in folder.glob(kind) if file.is_file())
     if not stored:
@@ -343,7 +343,7 @@ def resolve(name: str | Path) -> Path:
 
 
 def _download(name: str) -> Path:
-    """Download configurations and weights, pickled only if there are no safetensors."""
+    """Download configurations and weights; pickled ones only without safetensors."""
     try:
         patterns = [*_CONFIGS, "*.safetensors", "*/*.safetensors"]
         folder = Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=_OTHER_RUNTIMES))

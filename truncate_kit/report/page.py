@@ -139,6 +139,7 @@ class Run:
         words += ["--data", data.name] if data.name else []
         words += ["--columns", ",".join(data.columns)] if data.columns else []
         words += ["--scale", ",".join(f"{end:g}" for end in data.scale)] if data.scale else []
+        words += ["--skip-bad-rows"] if data.skip_bad_rows else []
         return self.command("bench", *words)
 
 

@@ -46,7 +46,7 @@ def in_markdown(text: str) -> str:
 class Table:
     """A table of text cells, the most important columns first.
 
-    `marked` is the index of the marked row. A `detail` table is folded on pages, and terminals need `--verbose`.
+    `marked` is the marked row's index. A `detail` table is folded on pages, and terminals need `--verbose`.
     """
 
     title: str
@@ -69,7 +69,7 @@ class Table:
         """Make a table with one row per object; columns without values are dropped, except the first.
 
         A column is a function of the row, or an attribute with an optional format: `dev`, `seconds:.1f`, or `dev:±` for
-        a mean with `dev_std`. `last` is an additional row; `marked` is one of the objects.
+        a mean with `dev_std`. `last` is one more row, `marked` an object.
         """
         every = list(rows)
         cells = [[_cell(row, column) for column in columns.values()] for row in every]
@@ -112,7 +112,7 @@ class Series:
     """Points, a line through points, or both; a missing y interrupts the line.
 
     Marker and line have matplotlib's names, or are empty; sizes are in points. `spread` is half the height of error
-    bars and band, `low` and `high` bound an asymmetric band, and `bar` is the width of bars from 0.
+    bars and band, `low` and `high` bound a band, `bar` is the width of bars from 0.
     """
 
     x: Sequence[float]
@@ -143,7 +143,7 @@ class Plot:
     """One panel: series over two axes (the last one on top), or a heat map.
 
     Levels are height, label and color of horizontal lines; `shade` is start, end and label of a range of x; `ticks` are
-    named positions on x. Plots of one `file` name share a file.
+    named positions on x. Plots with one `file` share it.
     """
 
     title: str
@@ -168,8 +168,8 @@ class Plot:
 class View:
     """Sentences, tables and plots of a result, the most important first; empty ones are dropped.
 
-    `key` is the anchor on a page. Terminals print `notes` on stderr and `details` with `--verbose`; `missing` has
-    pairs of a missing part and the command that adds it.
+    `key` is the anchor on a page. Terminals print `notes` on stderr and `details` with `--verbose`; `missing` pairs a
+    missing part with the command that adds it.
     """
 
     key: str
