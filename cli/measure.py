@@ -273,6 +273,8 @@ def bench(
     """Measure the lean model against the full one: latency, throughput, memory, file size and quality."""
     from truncate_kit.bench.result import QUICK, BenchSettings
     from truncate_kit.bench.run import bench as run
+    from truncate_kit.core.hardware import select_device
+    from truncate_kit.report.card import add_result
 
     kept = options.kept(layer, blocks)
     blocked = kept if isinstance(kept, tuple) else None  # the bench cuts LEAN to these blocks
@@ -297,6 +299,8 @@ def bench(
         report = run(ours, theirs, settings, pairs=data, texts=texts, graphs=graphs, progress=progress_bar())
         path = workspace.write(report, workspace.bench)
         workspace.remember_benched(source)
+    if isinstance(ours, Path) and ours.resolve().parent == workspace.folder.resolve():
+        add_result(ours, replace(report, exported={}))
     show(report, path, figures=path.parent)
 
 

@@ -140,7 +140,7 @@ def _export(
             raise UsageError("`texts` and `data` are both given.", hint="Leave out `texts` or `data`.")
         from truncate_kit.methods.distill.labels import NOTE
 
-        raw = str(texts), read_texts(texts), NOTE
+        raw = texts.name, read_texts(texts), NOTE
     elif own_model and not cuts and pairs == Pairs() and (workspace.folder / RESULT_FILES["distill"]).is_file():
         from truncate_kit.methods.distill.labels import own_pairs_of
 
@@ -199,12 +199,11 @@ def compress(
     workspace: Output,
 ) -> None:
     """Export the model in int8 without training, and measure the gain in speed and size, in a minute or two."""
-    from dataclasses import replace
-
     from truncate_kit.bench.result import BASE, QUICK
     from truncate_kit.bench.run import bench
     from truncate_kit.data.pairs import BUNDLED_FOLDER
     from truncate_kit.export.record import ExportSettings
+    from truncate_kit.report.card import add_result
 
     options.use_threads(threads)
     if texts is None and pairs == Pairs():
@@ -218,6 +217,7 @@ def compress(
     with workspace.held():
         result = bench(place, settings=quick, pairs=tested, texts=tested.texts(), progress=progress_bar())
         path = workspace.write(result, workspace.bench)
+    add_result(place, replace(result, exported={}))
     show(result, place / report.file, path)
 
 

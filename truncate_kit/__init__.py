@@ -16,6 +16,8 @@ os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
 
 DRAWERS |= {
     "card": f"{__name__}.report.card:card_text",
+    "copied": f"{__name__}.report.card:write_card",
+    "measured": f"{__name__}.report.card:add_result",
     "notebook": f"{__name__}.report.page:in_notebook",
     "save": f"{__name__}.models.pipeline:save_encoder",
     "push": f"{__name__}.export.exporting:push_folder",

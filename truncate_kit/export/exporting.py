@@ -1,7 +1,9 @@
-"""Export a checked graph into a saved folder, and push folders to the hub; failures leave folders unchanged."""
+"""Export checked graphs into saved folders, and push these to the hub; failures change no folder."""
 
 import contextlib
 import copy
+import os
+import shutil
 import tempfile
 from dataclasses import replace
 from importlib.metadata import version
@@ -36,6 +38,7 @@ from truncate_kit.core.hardware import (
     without_autocast,
 )
 from truncate_kit.core.progress import Progress, ProgressOption, reporter, silent
+from truncate_kit.core.results import drawn
 from truncate_kit.core.workspace import ORIGIN_FILE, RESULT_FILES, model_digests, versions
 from truncate_kit.data.seen import SEEN_FILE
 from truncate_kit.export.record import (
@@ -71,7 +74,7 @@ _BATCHES, _LENGTHS = (1, 2, 17), (2, 16, 128)
 # Limit of attention scores per checked batch; more would take tens of GB unfused.
 _MOST_SCORES = 17 * 512**2
 _MOST_PAIRS = 200
-# Files that are not uploaded: locks, half-written files, records with local paths, and keys of training pairs.
+# Not uploaded: locks, half-written files, records with local paths, keys of training pairs.
 _RECORDS = (Path(RESULT_FILES["cut"]).name, Path(RESULT_FILES["distill"]).name, ORIGIN_FILE, SEEN_FILE)
 _NOT_UPLOADED = (".*", "**/.*", "*.tmp", *_RECORDS)
 
@@ -88,9 +91,9 @@ def export_onnx(
 ) -> ExportReport:
     """Export the encoder as a checked graph from token ids to sentence vectors.
 
-    folder: A folder with this encoder gets the graph and export.json. Any other folder is replaced by the saved
-        encoder (without a tokenizer: its configuration) and the graph.
-    pairs: Pairs on which the score must not change (fp32, fp16) or is reported (int8).
+    folder: Gets graph and export.json. Without this encoder, it is replaced by the saved encoder (without a
+        tokenizer: its configuration).
+    pairs: Their score must not change (fp32, fp16) or is reported (int8).
     search_pairs: Other pairs, to choose the layers in int8.
 
     Raises:
@@ -109,7 +112,8 @@ def export_onnx(
         return _export_into(encoder, digest, folder, settings, pairs, search_pairs, progress)
     with replacing(folder) as place:
         if encoder.tokenizer is not None:
-            save_encoder(encoder, place, origin=origin_of("copy", encoder, encoder))
+            origin = origin_of("copy", encoder, encoder)
+            save_encoder(encoder, place, origin=origin, model_card=drawn("copied", encoder, origin))
         else:
             place.mkdir()
             encoder.backbone.config.save_pretrained(place)
@@ -118,7 +122,7 @@ def export_onnx(
 
 @without_autocast()
 def export_graph(encoder: Encoder, folder: Path, target: Target = "cpu", *, fused: bool = True) -> ExportReport:
-    """Replace `folder` by the checked float32 graph and its export.json. Raises as `export_onnx`.
+    """Replace `folder` by the float32 graph and its export.json. Raises as `export_onnx`.
 
     fused: Fuse operators, for ONNX Runtime's own providers only.
     """
@@ -154,7 +158,7 @@ def _export_into(
     beside = model_digests(folder)  # read now, in case the model is replaced during the export
     graph, facts = _make(traced, settings, search_pairs, progress, fused)
     path = folder / GRAPH_FILES[precision]
-    # Graph and record are written before either is renamed: on a full disk the old graph keeps its record.
+    # Write both before renaming either: on a full disk the old graph keeps its record.
     with replacing(folder / EXPORT_RECORD) as record, replacing(path) as file:
         save_graph(graph, file)
         files = graph_files(file)
@@ -193,11 +197,12 @@ def _export_into(
     for old in folder.glob(f"{path.name}.*.data"):
         if old.name not in report.graph_sha256:
             old.unlink()
+    drawn("measured", folder, report)
     return report
 
 
 def _with_normalization(encoder: Encoder, normalize: bool | None) -> Encoder:
-    """Return a copy that shares weights, with a final Normalize added or removed by `normalize`."""
+    """Copy the encoder, sharing weights; add or remove a final Normalize by `normalize`."""
     tail = list(encoder.tail)
     if normalize is not None and gives_unit_vectors(encoder):
         tail.pop()
@@ -289,7 +294,7 @@ def check_graph(
         progress("Checking the graph", done, len(cases))
     alone = _random_batch(encoder, 1, max(1, longest // 2))
     ids, mask = (torch.nn.functional.pad(alone[key], (0, longest - alone[key].shape[1])) for key in INPUTS)
-    # Compare two runs of the graph, because int8 rounding differs from the encoder.
+    # Compare two runs of the graph: int8 rounds unlike the encoder.
     wide, narrow = (_run(session, batch, "padding", OUTPUT) for batch in (_batch(encoder, ids, mask), alone))
     checks["padding"] = _compare("padding", wide, narrow, limit, units[OUTPUT])
     return checks
@@ -436,7 +441,7 @@ def check_hub_name(name: str) -> None:
 
 
 def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str | None = None) -> tuple[str, str, bool]:
-    """Upload a saved model in one commit; return the address, the commit, and whether the repository is private.
+    """Upload a saved model in one commit; return address, commit, and if the repository is private.
 
     Raises:
         ModelError: No model, an unchecked graph, or a card with a local base model.
@@ -457,15 +462,29 @@ def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str 
         private = bool(api.model_info(name).private)
         if not private and not public:
             raise UsageError(f"The model {name} on the hub is public.", hint="Use `public=True` to push there anyway.")
-        commit = api.upload_folder(
-            repo_id=name, folder_path=folder, ignore_patterns=[*_NOT_UPLOADED], commit_message="Upload by truncate-kit"
-        )
+        with tempfile.TemporaryDirectory(prefix="truncate-kit-push-") as scratch:
+            links = _linked(folder, Path(scratch, "model"), name)
+            message, ignored = "Upload by truncate-kit", [*_NOT_UPLOADED]
+            commit = api.upload_folder(repo_id=name, folder_path=links, ignore_patterns=ignored, commit_message=message)
     except (errors.OfflineModeIsEnabled, errors.HfHubHTTPError, errors.HTTPError, OSError) as error:  # type: ignore[attr-defined]  # as above
         raise TruncateKitError(
             f"The upload to {name} failed: {first_line(error)}.",
             hint="The folder is unchanged. Check the connection, HF_HUB_OFFLINE, and your login: hf auth login.",
         ) from error
     return f"{api.endpoint}/{name}", str(commit.oid), private
+
+
+def _linked(folder: Path, place: Path, name: str) -> Path:
+    """Link to all files; code on a copy of the card names the repository."""
+    shutil.copytree(folder.resolve(), place, copy_function=os.symlink)
+    card = place / "README.md"
+    if card.is_file():
+        text = card.read_text(encoding="utf-8").replace(" FOLDER is this folder.", "")
+        downloaded = f"place = snapshot_download({name!r})"
+        text = text.replace("place = 'FOLDER'", f"from huggingface_hub import snapshot_download\n\n{downloaded}")
+        card.unlink()
+        card.write_text(text.replace("'FOLDER'", repr(name)), encoding="utf-8")
+    return place
 
 
 def _check_base(card: Path) -> None:

@@ -1,5 +1,6 @@
 """Write model cards: the README.md of saved models."""
 
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import replace
@@ -75,6 +76,7 @@ def write_card(
     if Path(origin.model).is_dir():  # local paths are useless to others
         title = replace(origin, model=Path(origin.model).resolve().name).words
     kept = f"the first {origin.layer} of {origin.depth} layers" if origin.blocks is None else origin.place
+    kept = f"all {origin.depth} layers" if origin.method == "copy" else kept
     tags = ["truncated"] * (origin.layer < origin.depth)
     tags += {"distill": ["distilled"], "freeze": ["frozen"]}.get(origin.method, [])
     plain, length = encoder.heads is None, f"{encoder.max_length:,}"  # other packages cannot read heads
@@ -91,7 +93,6 @@ def write_card(
     compared = f"compared by {measure}" if plain else "compared by a trained score"
     rows = [(name, value) for name, value in facts if value]
     rows += [("Vectors", f"{encoder.vector_width} numbers, {compared}"), ("Maximum length", f"{length} tokens")]
-    scored = "No score was measured" if table is None else "Only the scores above were measured"
     parts = [
         f"---\n{harmless(front.to_yaml())}\n---",
         f"# {in_markdown(title)}",
@@ -102,7 +103,7 @@ def write_card(
         _USAGE,
         *(_usage(encoder) if plain else [_HEADS]),
         "## Limits",
-        f"{scored}; other domains, languages and tasks were not tested. Measure on your own texts. Longer texts are "
+        "Scores and speeds hold for the data and machines named here. Measure on your own texts. Longer texts are "
         f"truncated to {length} tokens.",
         f"Made by truncate-kit {VERSION}.",
     ]
@@ -110,15 +111,28 @@ def write_card(
 
 
 def add_figure(folder: Path, figure: Path, caption: str) -> None:
-    """Copy a figure into a model's folder and onto its card."""
-    card = folder / "README.md"
-    if not card.is_file():
-        return
+    """Copy a figure into a model's folder, and show it on the card."""
     with replacing(folder / figure.name) as place:
         shutil.copyfile(figure, place)
-    text, shown = card.read_text(encoding="utf-8"), f"![{caption}]({figure.name})"
-    if shown not in text:
-        write_text(card, text.replace(_USAGE, f"{shown}\n\n{_USAGE}", 1))
+    _add_section(folder, caption, f"![{caption}]({figure.name})")
+
+
+def add_result(folder: Path, result: Any) -> None:
+    """Show a result on a model's card, replacing the last one of its kind."""
+    view = view_of(result)
+    tables = [
+        part for table in view.tables if not table.detail for part in (in_markdown(table.title), table.markdown())
+    ]
+    _add_section(folder, view.title, "\n\n".join([*tables, *map(in_markdown, [*view.sentences, *view.details])]))
+
+
+def _add_section(folder: Path, title: str, content: str) -> None:
+    card = folder / "README.md"
+    if card.is_file():
+        older = rf"^## {re.escape(title)}\n.*?(?=^## |\Z)"
+        text = re.sub(older, "", card.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        before, usage, after = text.partition(_USAGE)
+        write_text(card, f"{before.rstrip()}\n\n## {title}\n\n{content}\n\n{usage}{after}".rstrip() + "\n")
 
 
 def _usage(encoder: "Encoder") -> list[str]:
@@ -127,7 +141,7 @@ def _usage(encoder: "Encoder") -> list[str]:
     code = "```python\n{}\n```".format
     own = encoder.pooler is not None
     parts = [
-        f"{loading_words(encoder.pooler)} FOLDER is where this file lies.",
+        f"{loading_words(encoder.pooler)} FOLDER is this folder.",
         code(sentence_transformers_lines("FOLDER", own_pooling=own)),
     ]
     if not encoder.lower_case and not encoder.settings.get("default_prompt_name"):
