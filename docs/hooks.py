@@ -88,12 +88,13 @@ def reachable() -> list[Path]:
 
 
 def command_page(name: str) -> str:
-    """Make the page of a command: its help, one table of options a panel."""
+    """Make the page of a command: examples, its help, one table of options a panel."""
     command = command_of(name)
     context = command.make_context(name, [], resilient_parsing=True)
     first, _, rest = cleandoc(command.help).partition("\n")
     usage = " ".join(("truncate-kit", name, *command.collect_usage_pieces(context)))
-    lines = [f"# {name}", "", first.replace("\b", ""), "", "```text", usage, "```"]
+    lines = [f"# {name}", "", first.replace("\b", ""), "", "```sh", *function_of(name).examples, "```"]
+    lines += ["", "## Usage", "", "```text", usage, "```"]
     if rest := rest.replace("\b", "").strip("\n"):
         lines += ["", "```text", rest, "```"]
     panels: dict[str, list[str]] = {}
@@ -106,7 +107,6 @@ def command_page(name: str) -> str:
     for panel, rows in panels.items():
         what = "argument" if panel == "Arguments" else "option"
         lines += ["", f"## {panel}", "", f"| {what} | meaning |", "|---|---|", *rows]
-    lines += ["", "## Examples", "", "```sh", *function_of(name).examples, "```"]
     return "\n".join(lines) + "\n"
 
 
