@@ -273,7 +273,6 @@ def bench(
     """Measure the lean model against the full one: latency, throughput, memory, file size and quality."""
     from truncate_kit.bench.result import QUICK, BenchSettings
     from truncate_kit.bench.run import bench as run
-    from truncate_kit.core.hardware import select_device
     from truncate_kit.report.card import add_result
 
     kept = options.kept(layer, blocks)
