@@ -16,7 +16,7 @@ from truncate_kit.core.hardware import (
     instructions,
     int8_instructions,
 )
-from truncate_kit.training.kernels import onednn_pays
+from truncate_kit.training.loop import onednn_pays
 
 CPU = torch.device("cpu")
 SERVER = "avx2,avx512f,avx512bw,avx512dq,avx512vl,avx512_vnni,avx512_bf16"

@@ -42,7 +42,7 @@ from truncate_kit.models.encoder import Encoder, padded
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 from truncate_kit.report.measuring import view_export_report
-from truncate_kit.training.kernels import linear, onednn_pays
+from truncate_kit.training.loop import linear, onednn_pays
 
 HERE = Path(__file__).parent
 TORCH, TORCH_BF16 = "sentence-transformers torch fp32", "sentence-transformers torch bf16"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from truncate_kit.training.kernels import LEAST_PRODUCTS, FasterOnCPU, dropout, linear, onednn_pays
+from truncate_kit.training.loop import LEAST_PRODUCTS, FasterOnCPU, dropout, linear, onednn_pays
 
 
 def gradients(call, *tensors):
