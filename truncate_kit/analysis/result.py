@@ -23,7 +23,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Literal, Self, get_args
 
-from truncate_kit.core.errors import UsageError, undefined_cka
+from truncate_kit.core.errors import undefined_cka
 from truncate_kit.core.results import COUNT, DATA, LAYERS, SEED, Bounds, Result, SearchMetric, check_settings, setting
 
 if TYPE_CHECKING:
@@ -39,8 +39,6 @@ CROWDED = 0.9  # mean cosine between unrelated texts
 BUSY = 2.0
 # Highest confidence in each case.
 CEILING_DROPS = 0.8  # with a reference; CKA also drops in models with steady scores
-# CKA also drops in sentence encoders whose last layers improve.
-CEILING_UNCORROBORATED = 0.65
 CEILING_STAYS = 0.9  # with a reference
 CEILING_ALONE = 0.65  # without a reference
 CEILING_CONTRADICTED = 0.6  # CKA and the corroborating sign disagree
@@ -83,10 +81,10 @@ class DropPrediction(Result):
 def predict_drop(
     cka: Sequence[float | None],
     *,
+    effective_rank: Sequence[float],
     reference: str | None = None,
     low: Sequence[float | None] | None = None,
     high: Sequence[float | None] | None = None,
-    effective_rank: Sequence[float] | None = None,
     anisotropy: Sequence[float] | None = None,
     block_influence: Sequence[float] | None = None,
     untrained_spearman: Sequence[float] | None = None,
@@ -96,40 +94,29 @@ def predict_drop(
     `cka` compares with the reference layer at the same relative depth, or without a reference with layer depth // 2;
     `low` and `high` are its interval. Spearman is × 100.
 
-    Raises:
-        UsageError: Fewer than two blocks, or, without a reference, neither effective_rank nor untrained_spearman.
-        DataError: CKA is undefined at a layer that the rule needs.
+    Raises `DataError` if CKA is undefined at a layer that the rule needs.
     """
     depth = len(cka) - 1
-    if depth < 2:
-        hint = "Use a model of at least two blocks."
-        raise UsageError(f"A model of {depth} blocks is too short to compare its middle and end.", hint=hint)
-    if reference is None and effective_rank is None and untrained_spearman is None:
-        raise UsageError(
-            "Without a reference the drop cannot be predicted from CKA alone.",
-            hint="Give the effective rank of the layers, scores of the untrained states, or a reference model.",
-        )
     # Exclude the embeddings.
     level, last = _level(cka) if reference is None else _median(cka, range(1, depth // 2 + 1)), cka[-1]
     if last is None:
         raise undefined_cka([depth], "the model", "the last layer has no value to compare")
     signs = _signs(effective_rank, anisotropy, block_influence, untrained_spearman)
-    by_cka, corroborated = level - last > CKA_DROP, None
+    by_cka, (name, (sign, corroborated)) = level - last > CKA_DROP, next(iter(signs.items()))
     place, move = "middle" if reference is None else "lower half", "drops" if by_cka else "keeps its level"
     reasons = f"CKA to {reference or OWN_MIDDLE} {move} ({level:.2f} in the {place}, {last:.2f} at the last layer)"
-    if effective_rank is not None or untrained_spearman is not None:
-        name, (sign, corroborated) = next(iter(signs.items()))
-        reasons += f"; the {name} ({sign:.2f}) {'agrees' if corroborated == by_cka else 'disagrees'}"
+    reasons += f"; the {name} ({sign:.2f}) {'agrees' if corroborated == by_cka else 'disagrees'}"
     probability = None
-    if untrained_spearman is not None and effective_rank is not None:
+    if untrained_spearman is not None:
         likely = drop_probability(untrained_spearman, effective_rank)
         probability = round(min(0.99, max(0.01, likely)), 2)  # fitted on few models
-    drops = by_cka and corroborated is not False and (probability is None or probability >= LIKELIHOODS[0][0])
+    drops = by_cka and corroborated and (probability is None or probability >= LIKELIHOODS[0][0])
     near = (high if by_cka else low) or cka
     margin = level - (near[-1] if near[-1] is not None else last) - CKA_DROP
     strength = min(1.0, max(0.0, margin if by_cka else -margin) / CKA_DROP)
-    ceiling = _ceiling(by_cka, corroborated, with_reference=reference is not None)
-    agreeing = sum(says_drop == drops for _, says_drop in signs.values()) / len(signs) if signs else 1.0
+    ceiling = CEILING_ALONE if reference is None else CEILING_DROPS if by_cka else CEILING_STAYS
+    ceiling = ceiling if corroborated == by_cka else min(ceiling, CEILING_CONTRADICTED)
+    agreeing = sum(says_drop == drops for _, says_drop in signs.values()) / len(signs)
     confidence = round(0.5 + (ceiling - 0.5) * strength * agreeing, 2)
     kept = (layer for layer in range(1, depth) if (value := cka[layer]) is None or value >= level - CKA_DROP)
     from_layer = 1 + max(kept, default=0) if drops else None
@@ -153,7 +140,7 @@ def predict_drop(
 
 
 def _signs(
-    effective_rank: Sequence[float] | None,
+    effective_rank: Sequence[float],
     anisotropy: Sequence[float] | None,
     block_influence: Sequence[float] | None,
     untrained_spearman: Sequence[float] | None,
@@ -163,9 +150,8 @@ def _signs(
     if untrained_spearman is not None:
         change = untrained_spearman[-1] - _level(untrained_spearman)
         signs["change of the untrained Spearman towards the end"] = change, change < -SPEARMAN_DROP
-    if effective_rank is not None:
-        ratio = effective_rank[-1] / _level(effective_rank)
-        signs["effective rank of the last layer against the middle"] = ratio, ratio < RANK_COLLAPSE
+    ratio = effective_rank[-1] / _level(effective_rank)
+    signs["effective rank of the last layer against the middle"] = ratio, ratio < RANK_COLLAPSE
     if anisotropy is not None:
         crowded = anisotropy[-1] > max(CROWDED, _level(anisotropy))
         signs["mean cosine of unrelated texts at the last layer"] = anisotropy[-1], crowded
@@ -187,16 +173,6 @@ def drop_probability(untrained_spearman: Sequence[float], effective_rank: Sequen
 def in_words(probability: float) -> str:
     """Return `unlikely`, `possible` or `likely`."""
     return next((word for below, word in LIKELIHOODS if probability < below), LIKELIHOODS[-1][1])
-
-
-def _ceiling(by_cka: bool, corroborated: bool | None, *, with_reference: bool) -> float:
-    if not with_reference:
-        ceiling = CEILING_ALONE
-    elif not by_cka or corroborated is False:
-        ceiling = CEILING_STAYS
-    else:
-        ceiling = CEILING_UNCORROBORATED if corroborated is None else CEILING_DROPS
-    return ceiling if corroborated in (None, by_cka) else min(ceiling, CEILING_CONTRADICTED)
 
 
 def _level(curve: Sequence[float | None]) -> float:
