@@ -133,9 +133,9 @@ def _parameter(field: "dataclasses.Field[Any]") -> inspect.Parameter:
     details = dict(field.metadata["option"])
     default, parse = details.pop("default", field.default), details.pop("parse", None)
     choices = field.metadata["choices"] or (get_args(field.type) if get_origin(field.type) is Literal else ())
-    usual: Any = str if parse and default is None else type(field.default if default is None else default)
-    usual = Literal[tuple(choices)] if choices and not parse else usual
-    kind = details.pop("kind", usual)
+    kind: Any = str if parse and default is None else type(field.default if default is None else default)
+    kind = get_args(field.type)[0] if kind is type(None) else kind
+    kind = Literal[tuple(choices)] if choices and not parse else kind
     name = [details.pop("name")] if "name" in details else []
     option = typer.Option(*name, help=field.metadata["help"], rich_help_panel=field.metadata["panel"], **details)
     annotation: Any = Annotated[kind if default is not None else kind | None, option]
@@ -217,7 +217,6 @@ class Pairs:
         None,
         "Pairs (path, hub name) or retrieval folder; default: last used (distill: none).",
         DATA,
-        kind=str,
     )
     columns: tuple[str, ...] | None = setting(
         None, "Columns, if not recognized by their names.", DATA, parse=names, metavar="FIRST,SECOND,SCORE"
@@ -241,10 +240,10 @@ class Hardware:
     """Device and threads of torch."""
 
     device: str | None = setting(
-        None, "cpu (the default) or cuda; fails if CUDA is not available.", MACHINE, kind=str,
+        None, "cpu (the default) or cuda; fails if CUDA is not available.", MACHINE,
         autocompletion=lambda: ["cpu", "cuda"],
     )  # fmt: skip
-    threads: int | None = setting(None, "CPU threads; by default all cores.", MACHINE, kind=int, min=1)
+    threads: int | None = setting(None, "CPU threads; by default all cores.", MACHINE, min=1)
 
     def __post_init__(self) -> None:
         check_device(self.device)
@@ -257,13 +256,13 @@ class Machine(Hardware):
 
     engine: Literal["local", "ray"] = setting("local", "Run on this machine or on a Ray cluster.", MACHINE)
     workers: int | None = setting(
-        None, "Parallel processes on this machine; with --device cuda each uses one GPU.", MACHINE, kind=int
+        None, "Parallel processes on this machine; with --device cuda each uses one GPU.", MACHINE
     )
     ray_address: str | None = setting(
-        None, "HOST:PORT of the cluster's head; by default this machine's cluster.", MACHINE, kind=str
+        None, "HOST:PORT of the cluster's head; by default this machine's cluster.", MACHINE
     )
     gpus_per_worker: float | None = setting(
-        None, "GPUs per Ray worker, such as 0.5; default 1 with --device cuda.", MACHINE, kind=float
+        None, "GPUs per Ray worker, such as 0.5; default 1 with --device cuda.", MACHINE
     )
 
     def __post_init__(self) -> None:
@@ -299,7 +298,7 @@ class Push:
     """Options to upload the model."""
 
     push_to: str | None = setting(
-        None, "Upload the saved model to a private hub repository.", RESULTS, kind=str, metavar="OWNER/NAME"
+        None, "Upload the saved model to a private hub repository.", RESULTS, metavar="OWNER/NAME"
     )
     public: bool = setting(False, "With --push-to: make the repository public.", RESULTS, name="--public")
 

@@ -19,7 +19,7 @@ from truncate_kit_cli.options import command
 class Size:
     width: int = setting(3, "How wide.", LAYERS, bounds=Bounds(1, 9))
     sides: tuple[str, ...] = setting(("a",), "Which.", LAYERS, choices=("a", "b"), parse=names, default="a")
-    depth: float | None = setting(None, "How deep.", LAYERS, kind=float, name="--deep")
+    depth: float | None = setting(None, "How deep.", LAYERS, name="--deep")
     keeps: bool = setting(True, "Leave out.", LAYERS, name="--without", default=False, parse=lambda out: not out)
     seeds: tuple[int, ...] = seeds_setting((0, 1), "Seeds.")
     hidden: int = 7

@@ -293,8 +293,8 @@ def setting(
 
     help: Option help; a field without it has no option.
     bounds: Bounds of the number, or of each number in a tuple.
-    option: How the option differs from the field: `name`, `kind` (input type), `parse` (input to value),
-        `default` (as input), arguments of `typer.Option`.
+    option: How the option differs from the field: `name`, `parse` (input to value), `default` (as input), arguments of
+        `typer.Option`.
     """
     metadata = {"help": help, "panel": panel, "bounds": bounds, "choices": choices, "option": option}
     return dataclasses.field(default=value, metadata=metadata)
@@ -302,8 +302,7 @@ def setting(
 
 def seeds_setting(default: tuple[int, ...], help: str) -> Any:
     """Define the seeds field; its option takes the number of seeds."""
-    option: dict[str, Any] = {"kind": int, "parse": first_seeds, "default": len(default)}
-    return setting(default, help, TRAINING, bounds=SEED, **option)
+    return setting(default, help, TRAINING, bounds=SEED, parse=first_seeds, default=len(default))
 
 
 def check_settings(settings: Any) -> None:

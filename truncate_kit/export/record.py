@@ -46,7 +46,7 @@ class ExportSettings(Result):
     target: Target = setting("cpu", "Device of the graph; for fp16 by default cuda.", MACHINE, default=None)
     normalize: bool | None = setting(
         None, "Scale vectors to length 1; by default as the model does.", RESULTS,
-        kind=bool, name="--normalize/--no-normalize", show_default=False,
+        name="--normalize/--no-normalize", show_default=False,
     )  # fmt: skip
     budget: float = setting(
         0.3, "Spearman points that int8 may lose; by default 0.3.", MACHINE, bounds=_POINTS, default=None

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-from truncate_kit.core.errors import DataError, DivergedError, UsageError
+from truncate_kit.core.errors import DataError, DivergedError, UsageError, known_name
 from truncate_kit.core.hardware import TRAINING_PRECISIONS, Precision
 from truncate_kit.core.results import COUNT, RATE, SEED, SHARE, TRAINING, Bounds, Result, check_settings, setting
 
@@ -146,10 +146,7 @@ def described(method: Method) -> str:
 
 def find_objective(name: str, method: Method) -> Objective:
     """Find an objective. Raises `UsageError`."""
-    if name not in objective_names(method):
-        hint = f"Use one of: {', '.join(objective_names(method))}."
-        raise UsageError(f"{name!r} is not an objective of this method.", hint=hint)
-    return OBJECTIVES[name]
+    return OBJECTIVES[known_name(f"{method} objective", name, objective_names(method))]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +189,7 @@ class TrainingSettings(Result):
         default=None,
     )
     learning_rate: float | None = setting(
-        None, "Peak learning rate; by default 2e-5 at width 768, 5e-4 at 128.", TRAINING, bounds=RATE, kind=float
+        None, "Peak learning rate; by default 2e-5 at width 768, 5e-4 at 128.", TRAINING, bounds=RATE
     )
     weight_decay: float = setting(0.01, bounds=SHARE)
     warmup: float = setting(0.1, bounds=SHARE)

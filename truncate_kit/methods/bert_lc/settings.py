@@ -30,7 +30,6 @@ class CombineSettings(Result):
         "Largest number of layers in a combination; by default all.",
         LAYERS,
         bounds=COUNT,
-        kind=int,
         name="--layers-up-to",
     )
     search: str = setting("auto", "auto is exact up to 27 layers.", LAYERS, choices=SEARCHES)

@@ -51,15 +51,15 @@ class Budget(Result):
     """
 
     within: float | None = setting(
-        None, "Largest score loss in points (default 1); keeps the fewest blocks.", LAYERS, bounds=_POINTS, kind=float
+        None, "Largest score loss in points (default 1); keeps the fewest blocks.", LAYERS, bounds=_POINTS
     )
     speedup: float | None = setting(
-        None, "Minimum speedup over the full model; keeps the most blocks.", LAYERS, bounds=_TIMES, kind=float
+        None, "Minimum speedup over the full model; keeps the most blocks.", LAYERS, bounds=_TIMES
     )
     megabytes: float | None = setting(
-        None, "Largest float32 size in megabytes; keeps as many blocks as possible.", LAYERS, bounds=_SIZE, kind=float
+        None, "Largest float32 size in megabytes; keeps as many blocks as possible.", LAYERS, bounds=_SIZE
     )
-    blocks: str | None = setting(None, "Number of blocks (3), or block numbers (1,4,6).", LAYERS, kind=str)
+    blocks: str | None = setting(None, "Number of blocks (3), or block numbers (1,4,6).", LAYERS)
 
     def __post_init__(self) -> None:
         asked = [field.name for field in fields(self) if getattr(self, field.name) is not None]
@@ -136,7 +136,7 @@ class DistillSettings(Result):
     epochs: int = setting(1, "Passes over the texts; stops early when scores stop growing.", TRAINING, bounds=COUNT)
     batch_size: int = setting(16, "Texts per step; 64 or more keep a GPU busy.", TRAINING, bounds=COUNT)
     learning_rate: float | None = setting(
-        None, "Peak learning rate; by default from width and removed blocks.", TRAINING, bounds=RATE, kind=float
+        None, "Peak learning rate; by default from width and removed blocks.", TRAINING, bounds=RATE
     )
     warmup: float = setting(0.05, bounds=_SHARE)
     similarity: float = setting(0.0, "Weight of the loss on cosines within a batch.", TRAINING, bounds=WEIGHT)
@@ -144,9 +144,7 @@ class DistillSettings(Result):
     train_embeddings: bool = setting(
         False, "Train word and position embeddings as well.", TRAINING, name="--train-embeddings"
     )
-    max_texts: int | None = setting(
-        None, "Train on at most this many texts, and all queries.", DATA, bounds=COUNT, kind=int
-    )
+    max_texts: int | None = setting(None, "Train on at most this many texts, and all queries.", DATA, bounds=COUNT)
     held_out: int = setting(2000, bounds=_HELD_OUT)
     query_weight: float = setting(1.0, "Weight of a query relative to a text.", TRAINING, bounds=WEIGHT)
     precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)

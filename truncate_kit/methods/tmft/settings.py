@@ -110,9 +110,7 @@ class SweepSettings(Result):
     layers: str = "auto"
     strategy: str | None = setting(None, "Search strategy for --layer auto.", LAYERS, choices=STRATEGIES)
     pick: str = setting(DEFAULT_RULE, "Rule to pick a trained layer.", LAYERS, choices=PICK_RULES)
-    within: float | None = setting(
-        None, f"Points for --pick: {_WITHIN}.", LAYERS, bounds=Bounds(0, 100, whole=False), kind=float
-    )
+    within: float | None = setting(None, f"Points for --pick: {_WITHIN}.", LAYERS, bounds=Bounds(0, 100, whole=False))
     seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds (the first is 0); the TMFT paper uses 5.")
 
     def __post_init__(self) -> None:
