@@ -6,7 +6,7 @@ import torch
 from scipy import stats
 
 from tests.support.heads import with_heads
-from truncate_kit.core.errors import DataError, UsageError
+from truncate_kit.core.errors import DataError
 from truncate_kit.data.pairs import PairSet, TextPair
 from truncate_kit.data.seen import text_keys
 from truncate_kit.data.suites import find_sts
@@ -82,10 +82,7 @@ def test_vectors_that_are_no_numbers_are_an_error(two_sets):
         score_sts(encoder, sets, model="table")
 
 
-def test_no_sets_and_empty_ones_are_refused_in_words():
-    with pytest.raises(UsageError, match="no sets to score") as refused:
-        score_sts(Table([]), [], model="table")
-    assert "find_sts(path)" in refused.value.hint
+def test_empty_sets_are_refused_in_words():
     with pytest.raises(DataError, match="STS12 has too few pairs"):
         score_sts(Table([]), [PairSet(name="STS12", pairs=(), scale=(0, 5))], model="table")
 

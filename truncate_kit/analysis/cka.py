@@ -21,14 +21,7 @@ from scipy.stats import t as student_t
 from torch import Tensor
 
 from truncate_kit.analysis.result import Curve, Estimator, Kernel, Row
-from truncate_kit.core.errors import (
-    LayerOutOfRangeError,
-    UsageError,
-    known_name,
-    not_finite,
-    too_few_texts,
-    undefined_cka,
-)
+from truncate_kit.core.errors import UsageError, known_name, not_finite, too_few_texts, undefined_cka
 
 GRAM_OVERHEAD = 4  # slowdown of each operation in products of tiles
 FEATURE_BYTES = 2 << 30  # memory limit for sums of feature products
@@ -71,8 +64,6 @@ def cka_matrix(
         ModelError: States hold NaN or infinity.
     """
     models = _prepared(states_x, states_y, estimator, kernel)
-    if not 0 < bandwidth < float("inf"):
-        raise UsageError(f"The bandwidth factor {bandwidth} is not positive.", hint="Use for example 0.5, 1 or 2.")
     if kernel == "linear" and _features_cost_less(models):
         streamed = StreamedCKA(estimator=estimator)
         streamed.update(*models)
@@ -410,9 +401,6 @@ class StreamedCKA:
         batches = check_states(batch_x, batch_y)
         if not self._shifts:
             self._start(batches)
-        if [batch.shape[::2] for batch in batches] != [shift.shape[::2] for shift in self._shifts]:
-            hint = "Use a separate `StreamedCKA` for each model or pair of models."
-            raise UsageError("This batch differs from the first in models, layers or dimensions.", hint=hint)
         for parts in zip(*(torch.split(batch, BUFFERED_TEXTS, 1) for batch in batches), strict=True):
             rows = zip(parts, self._shifts, self._scales, self._pending, strict=True)
             for part, shift, scale, pending in rows:
@@ -446,10 +434,6 @@ class StreamedCKA:
         y, pairs = len(batches) - 1, self._pairs
         if pairs is None:  # one model: CKA is symmetric
             pairs = [(i, j) for i in range(len(batches[0])) for j in range(0 if y else i, len(batches[y]))]
-        for i, j in pairs:
-            for model, layer in ((0, i), (y, j)):
-                if not 0 <= layer < len(batches[model]):
-                    raise LayerOutOfRangeError(layer, len(batches[model]) - 1)
         own = [key for i, j in pairs for key in ((0, i, 0, i), (y, j, y, j))]
         for key in dict.fromkeys([*((0, i, y, j) for i, j in pairs), *own]):
             widths = (batches[model].shape[2] + 2 for model in key[::2])

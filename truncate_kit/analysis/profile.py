@@ -99,10 +99,6 @@ def profile(
     if len(drawn) < FEWEST_TEXTS:
         raise too_few_texts(len(drawn))
     models = (encoder,) if reference is None else (encoder, reference)
-    narrowest = min(model.width for model in models)
-    if settings.outliers >= narrowest:
-        hint = "Use 0 for none, or 1 to 5."
-        raise UsageError(f"Cannot exclude {settings.outliers} of {narrowest} dimensions as outliers.", hint=hint)
     streamed = _is_streamed(settings, models, len(drawn))
     blocks = settings.intervals  # at least 2; CKA needs four texts in each (streamed) or without each
     blocks = blocks if blocks > 1 and len(drawn) >= max(8, (4 if streamed else 2) * blocks) else 0

@@ -83,10 +83,7 @@ class Result:
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read a file of `write`. Raises `FileProblemError` for another format, ValueError if damaged, OSError."""
-        try:
-            values = json.loads(local_path(path).read_text(encoding="utf-8"))
-        except RecursionError as error:
-            raise ValueError(f"{path} is nested too deeply") from error
+        values = json.loads(local_path(path).read_text(encoding="utf-8"))
         return cls.from_dict(unsealed(values, path))
 
     @classmethod

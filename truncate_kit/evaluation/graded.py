@@ -222,10 +222,8 @@ def score_sts(
     seen: Keys of training pairs (`read_trained_pairs`).
     seen_name: Source of `seen`; if given, unseen pairs are scored, too.
 
-    Raises `UsageError` without sets, and `DataError` if a correlation is undefined.
+    Raises `DataError` if a correlation is undefined.
     """
-    if not sets:
-        raise UsageError("There are no sets to score.", hint="Find the sets of a folder with find_sts(path).")
     for data in sets:
         data.check_ranked()
     texts = distinct_texts(pair for data in sets for pair in data)

@@ -68,8 +68,6 @@ class MtebEncoder:
 def find_tasks(tasks: Sequence[Any]) -> list[Any]:
     """Return distinct `mteb` tasks, given by name or as task objects. Raises the errors of `evaluate_mteb`."""
     package = require("mteb", extra="mteb")
-    if not tasks:
-        raise UsageError("No MTEB task is named.", hint="Name one, such as STSBenchmark.")
     distinct = {task if isinstance(task, str) else id(task): task for task in tasks}.values()
     try:
         with _quiet():
@@ -97,7 +95,7 @@ def evaluate_mteb(
     model: Name in the report.
 
     Raises:
-        UsageError: There is no task, or a task is unknown or not on text.
+        UsageError: A task is unknown or not on text.
         DataError: Data cannot be loaded, or a score is undefined.
         MissingExtraError: `mteb` is not installed.
     """

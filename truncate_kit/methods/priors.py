@@ -295,10 +295,8 @@ def adapt(
     evaluator = MaskedEvaluator(model, [ids[place] for place in order[:held]], head)
     untrained, _ = evaluator.score(model)
     examples = MaskedTexts(model, [ids[place] for place in order[held:]], head, part=MICRO_BATCH, group=group)
-    micro_batch, task = (
-        MICRO_BATCH * group.size,
-        f"masked words at layer {model.depth}, {counted(training.epochs, 'epoch')}",
-    )
+    micro_batch = MICRO_BATCH * group.size
+    task = f"masked words at layer {model.depth}, {counted(training.epochs, 'epoch')}"
     run = TrainingRun(model, examples, evaluator, training, seed=settings.seed, micro_batch=micro_batch, group=group)
     run.train(checkpoint=checkpoint, progress=reporter(progress), task=task)
     return model, AdaptationResult(

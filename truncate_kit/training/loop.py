@@ -267,9 +267,8 @@ class TrainingRun:
                 stage_done(self.stage, loss, self.scores[-1])
             done = min(self.stage * self.interval, self.total)  # steps
             ends_epoch = done // self.steps > (self.stage - 1) * self.interval // self.steps
-            if checkpoint is not None and (
-                ends_epoch or self.group.agree(time.monotonic() - stored >= CHECKPOINT_SECONDS)
-            ):
+            waited = time.monotonic() - stored >= CHECKPOINT_SECONDS
+            if checkpoint is not None and (ends_epoch or self.group.agree(waited)):
                 self.store(checkpoint)
                 stored = time.monotonic()
         self.trained.load_state_dict(self.best)
@@ -367,13 +366,10 @@ class TrainingRun:
         if not self.group.leads:
             return
         best = None if self.best_stage == self.stage - 1 else self.best
-        values: dict[str, Any] = {
-            "state": {name: getattr(self, name) for name in self.kept},
-            "best": best,
-            "random": random,
-        }
+        values: dict[str, Any] = {"best": best, "random": random, "cuda_random": cuda_random}
+        values["state"] = {name: getattr(self, name) for name in self.kept}
         values |= {"weights": self.trained.state_dict(), "optimiser": self.optimiser.state_dict()}
-        write_checkpoint(path, values | {"cuda_random": cuda_random})
+        write_checkpoint(path, values)
 
     def restore(self, path: Path) -> None:
         """Load a checkpoint. Raises `FileProblemError`."""

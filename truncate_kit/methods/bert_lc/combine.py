@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from truncate_kit.core.errors import DataError, LayerOutOfRangeError, ModelError, UsageError, counted
+from truncate_kit.core.errors import DataError, ModelError, UsageError, counted
 from truncate_kit.core.hardware import check_threads
 from truncate_kit.core.progress import Progress, ProgressOption, reporter
 from truncate_kit.core.vectors import FEWEST_COMPARED
@@ -271,15 +271,11 @@ def combined_encoder(
     `head` is a trained pooler after the mean.
 
     Raises:
-        ModelError: `layers` is empty, or the kind of final norm is not supported.
+        ModelError: The kind of final norm is not supported.
         LayerNotHeldError: The cut model cannot be saved exactly.
         LayerOutOfRangeError: A layer does not exist.
     """
     chosen = tuple(sorted(set(layers)))
-    if not chosen:
-        raise ModelError("No layers are given to combine.", hint="Give at least one layer.")
-    if chosen[0] < 0:
-        raise LayerOutOfRangeError(chosen[0], encoder.depth)
     cut = truncate(encoder, chosen[-1])
     cut.heads = None  # they would replace the combination
     norm = cut.final_norm

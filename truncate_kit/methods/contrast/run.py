@@ -135,15 +135,13 @@ _BATCH = 32
 def layer_weights(encoder: Encoder, texts: Sequence[str]) -> LayerWeights:
     """Return each text's attention weights over the layers, averaged over attention queries.
 
-    Raises `UsageError` if the encoder does not use layer attention, `DataError` if `texts` is empty.
+    Raises `UsageError` if the encoder does not use layer attention.
     """
     if not isinstance(encoder.pooler, LayerAttentionPooling):
         raise UsageError(
             f"{encoder.name} uses {encoder.pooling_name} pooling, not layer attention.",
             hint='Train it with `finetune_contrastive()` and `pooling="layer-attention"`.',
         )
-    if not texts:
-        raise DataError("No texts were given.", hint="Give at least one text.")
     rows: list[tuple[float, ...]] = []
     with evaluating(encoder):
         for start in range(0, len(texts), _BATCH):
