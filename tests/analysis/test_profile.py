@@ -225,7 +225,6 @@ def test_layer_without_information_has_no_value_and_json_no_nan(encoder, other):
     [
         (UsageError, "no texts to analyze", None, {}),
         (DataError, "too few", ["a cat", "a dog", "a cat"], {}),
-        (UsageError, "16 of 16 dimensions", TEXTS, {"settings": AnalysisSettings(outliers=16)}),
         (UsageError, "in memory", TEXTS, {"settings": AnalysisSettings(kernel="rbf", streamed=True)}),
         (DataError, "two different scores", None, {"pairs": [TextPair(text, TEXTS[0], 1.0) for text in TEXTS]}),
     ],
