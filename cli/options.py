@@ -209,8 +209,7 @@ Tensorboard = Annotated[
 Threads = Annotated[int | None, machine_option(..., "CPU threads; by default all cores.", min=1)]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Pairs:
+class Pairs(Result):
     """Graded pairs, or queries and documents."""
 
     data: str | None = setting(
@@ -235,8 +234,7 @@ class Pairs:
         refuse(goes_with, **self.details())
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Hardware:
+class Hardware(Result):
     """Device and threads of torch."""
 
     device: str | None = setting(
@@ -250,7 +248,6 @@ class Hardware:
         check_threads(self.threads)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Machine(Hardware):
     """Engine, workers and devices; `threads` is per worker on a cluster, else in total."""
 
@@ -293,8 +290,7 @@ class Machine(Hardware):
         return Processes(self.workers, device=self.device)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Push:
+class Push(Result):
     """Options to upload the model."""
 
     push_to: str | None = setting(

@@ -1,7 +1,6 @@
 """Results come back from their JSON equal to what went out."""
 
 import json
-from dataclasses import dataclass
 
 import pytest
 
@@ -9,13 +8,11 @@ from truncate_kit.core.errors import FileProblemError
 from truncate_kit.core.results import FORMAT, Result, digest_of_values, sealed
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Inner(Result):
     value: float
     name: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Outer(Result):
     rows: tuple[tuple[float, ...], ...]
     inner: Inner

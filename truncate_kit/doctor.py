@@ -7,7 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib import metadata
 from typing import Literal
 
@@ -49,8 +49,7 @@ print(json.dumps(session.get_providers()))
 """
 
 
-@dataclass(frozen=True, slots=True)
-class MachineCheck(Result):
+class MachineCheck(Result, kw_only=False):
     """Result of one check.
 
     Attributes:
@@ -64,7 +63,6 @@ class MachineCheck(Result):
     hint: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Diagnosis(Result):
     """Requested parts and results. Raises `UsageError`.
 

@@ -11,7 +11,6 @@ retrieval.jsonl beside this script; trained models go to work/.
 import dataclasses
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -33,7 +32,6 @@ REMOVED = {"cls": "cls, MLP removed after training", "layer-attention": "layer-a
 """The rows of Table 3 by the published names, and as `run.py` calls them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Searched(Result):
     """One collection, searched with the index."""
 
@@ -43,7 +41,6 @@ class Searched(Result):
     index_bytes: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Found(Result):
     """What one trained model finds in each collection."""
 

@@ -18,7 +18,6 @@ import gzip
 import platform
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import islice, product
 from pathlib import Path
 from statistics import fmean, stdev
@@ -59,7 +58,6 @@ SETS = ("STS12", "STS13", "STS14", "STS15", "STS16", "STS-B", "SICK-R")
 """Those of Table 1, as it calls them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SetScore(Result):
     """Spearman × 100 on one similarity set."""
 
@@ -67,7 +65,6 @@ class SetScore(Result):
     spearman: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Cell(Result):
     """One run of one row, mostly of one seed.
 

@@ -9,7 +9,6 @@ is read from a middle layer of the full model.
 import platform
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
@@ -28,7 +27,6 @@ HERE = Path(__file__).parent
 PUBLISHED = {"STS12": 72.37, "STS14": 75.59, "STS15": 85.39, "STSB": 82.03, "SICK-R": 77.58}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Truncation(Result):
     """One layer: what is kept and how it scores."""
 
@@ -38,7 +36,6 @@ class Truncation(Result):
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Table(Result):
     """All layers, deepest last, and where they were measured."""
 

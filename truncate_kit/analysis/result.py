@@ -17,7 +17,7 @@ apart: all discriminators drop, few others do. Within a model it has no skill, s
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import exp, log2
 from pathlib import Path
 from statistics import median
@@ -52,7 +52,6 @@ OWN_MIDDLE = "the model's own middle layer"
 NOT_PREDICTED = "A drop at the end of the model cannot be predicted for classes or labels."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DropPrediction(Result):
     """Prediction of a drop in similarity scores at the end of a model."""
 
@@ -195,8 +194,7 @@ _COUNT, _LEVEL = Bounds(0), Bounds(0, 0.999999, whole=False, above=True)
 _TEXTS = Bounds(FEWEST_TEXTS)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AnalysisSettings:
+class AnalysisSettings(Result):
     """Settings of `profile`; see also `cka_matrix` and `Encoder.hidden_states`.
 
     outliers: Number of dimensions of largest variance that a second CKA curve excludes. intervals: Number of text
@@ -231,7 +229,6 @@ class AnalysisSettings:
 Row = tuple[float | None, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Curve(Result):
     """CKA of each layer with one layer of the reference; index 0 = embeddings, None = undefined."""
 
@@ -241,7 +238,6 @@ class Curve(Result):
     high: Row | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerProfile(Result):
     """Measures of layers 0 (embeddings) … depth of one model."""
 

@@ -125,7 +125,6 @@ def select_backends(
 # Settings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BenchSettings(Result):
     """Settings of `bench`.
 
@@ -185,7 +184,6 @@ def percentile(seconds: tuple[float, ...], share: float) -> float:
     return float(np.percentile(seconds, 100 * share))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BenchedModel(Result):
     """The lean or the full model of a bench."""
 
@@ -205,7 +203,6 @@ class BenchedModel(Result):
         return f"{self.role}: {place}" if name == self.role else f"{self.role}: {name}, {place}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant(Result):
     """One model in one runtime, a row of the report."""
 
@@ -218,7 +215,6 @@ class Contestant(Result):
     peak_bytes: int | None = None  # while encoding the largest batch
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Timing(Result):
     """Times of one contestant in one scenario."""
 
@@ -253,7 +249,6 @@ class Timing(Result):
         return self.tokens / self.p50_seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BenchReport(Result):
     """Result of `bench`."""
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, dataclass_transform
 
 from truncate_kit.core.errors import FileProblemError, UsageError, cannot_write, first_line, known_name
 from truncate_kit.core.files import local_path, write_text
@@ -30,15 +30,19 @@ Amounts = tuple[tuple[object, ...], tuple[int, ...]]
 _logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True, field_specifiers=(dataclasses.field,))
+@dataclass(frozen=True)
 class Result:
-    """Base of all results; JSON round trips give equal values."""
+    """Base of all settings and results: every subclass is a frozen dataclass; JSON round trips give equal values."""
 
     __pydantic_config__: ClassVar[dict[str, Any]] = {
         "strict": True,
         "allow_inf_nan": False,
         "json_schema_serialization_defaults_required": True,
     }
+
+    def __init_subclass__(cls, *, kw_only: bool = True) -> None:
+        dataclass(frozen=True, kw_only=kw_only)(cls)
 
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON values."""

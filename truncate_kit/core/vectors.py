@@ -1,7 +1,6 @@
 """Store and compare sentence vectors; compute correlations and intervals. Torch and numpy load on first use."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from math import comb
 from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
@@ -37,7 +36,6 @@ class TextEncoder(Protocol):
         """Return vectors (n, d) as an array or a tensor."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class VectorFormat(Result):
     """Format of stored vectors. Raises `UsageError`.
 

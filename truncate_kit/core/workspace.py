@@ -5,7 +5,7 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -58,7 +58,6 @@ _WORDS: dict[Method, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Origin(Result):
     """Method, source, data and settings of a saved model."""
 
@@ -97,7 +96,6 @@ class Origin(Result):
         return self.method == "finetune" and ours == theirs
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class VocabularyCut(Result):
     """A vocabulary cut to the word pieces of texts."""
 
@@ -220,8 +218,7 @@ _ENDED = ("study.json", "frozen.json", *(RESULT_FILES[name] for name in ("finetu
 """Result files of finished runs."""
 
 
-@dataclass(frozen=True, slots=True)
-class Source(Result):
+class Source(Result, kw_only=False):
     """Name of a model or pairs, and options to read it; an empty name is the bundled pairs."""
 
     name: str = ""
@@ -232,8 +229,7 @@ class Source(Result):
     skip_bad_rows: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Sources(Result):
+class Sources(Result, kw_only=False):
     """Model and data of the last commands.
 
     Attributes:
@@ -341,7 +337,6 @@ def _same(model: str, other: str) -> bool:
 # Contents
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Folder(Result):
     """A saved model, or the runs of one model, data and settings."""
 
@@ -354,7 +349,6 @@ class Folder(Result):
     spare_bytes: int = 0  # needed only to repeat the run
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Contents(Result):
     """Contents of a workspace."""
 

@@ -176,7 +176,6 @@ class PairSet:
         return digest_of_values({"scale": list(map(float, self.scale)), "classes": self.classes, "rows": rows})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Overlap(Result):
     """Numbers of pairs and sentences that train and test share."""
 

@@ -5,7 +5,7 @@ infinity raise `DataError`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from statistics import fmean
 from typing import Self
 
@@ -17,7 +17,6 @@ Note = Callable[[str], None]
 """Function that shows one sentence to the user."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Score(Result):
     """One row of a report; keys of mappings are column headings.
 
@@ -34,7 +33,6 @@ class Score(Result):
     parts: tuple["Score", ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SuiteReport(Result):
     """Scores of one model or comparison, and means over tasks by column heading.
 

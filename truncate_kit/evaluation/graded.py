@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,6 @@ STS_PAIRS = {"STS12": 3108, "STS13": 1500, "STS14": 3750, "STS15": 3000, "STS16"
 """Number of pairs in each published set."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation(Result):
     """Correlation of similarities with graded scores, in points (× 100)."""
 

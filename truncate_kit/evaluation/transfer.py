@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import combinations
 from math import ceil
 from pathlib import Path
@@ -54,7 +54,6 @@ _TIMES, _FRACTION = Bounds(1), Bounds(0, 1, whole=False, above=True)
 _PART = Bounds(0, 0.99, whole=False, above=True)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TransferSettings(Result):
     """Settings of the protocol; defaults are BERT-LC's if the paper states them.
 

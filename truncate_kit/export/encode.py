@@ -6,7 +6,6 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ CHUNK = 4096  # rows: enough for all cores, and seconds to repeat
 _STEP = 100_000  # texts between two progress reports
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedFile(Result):
     """Result of one call of `encode_file`."""
 

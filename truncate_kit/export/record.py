@@ -4,7 +4,6 @@ The digest of the record detects damage, not forgery.
 """
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,6 @@ from truncate_kit.core.workspace import model_digests
 _POINTS = Bounds(0, whole=False)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportSettings(Result):
     """Settings of one exported graph.
 
@@ -57,7 +55,6 @@ class ExportSettings(Result):
         check_settings(self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ExportReport(Result):
     """Record of one exported graph."""
 

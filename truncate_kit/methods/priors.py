@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -241,7 +241,6 @@ _NAME = "adaptation"
 MICRO_BATCH = 32  # eight forward passes per batch of 256, as in the TMFT paper
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptationResult(Result):
     """Result of `adapt`."""
 

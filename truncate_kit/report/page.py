@@ -7,7 +7,7 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,6 @@ _RESULTS: dict[Method, type[Result]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class PageReport(Result):
     """A written page: recommendations with their `grounds`, and `commands` that add the `missing` parts."""
 

@@ -1,7 +1,6 @@
 """Cut models without training."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,7 +12,6 @@ if TYPE_CHECKING:
     from truncate_kit.models.encoder import Encoder
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CutResult(Result):
     """Sizes of a model before and after a cut."""
 

@@ -149,7 +149,6 @@ def find_objective(name: str, method: Method) -> Objective:
     return OBJECTIVES[known_name(f"{method} objective", name, objective_names(method))]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSettings(Result):
     """Settings of one training run; defaults of the TMFT paper or its code, except `buckets` and narrow models' rates.
 
@@ -248,7 +247,6 @@ def trial_name(layer: int, seed: int, epochs: int, stop_after: int | None = None
     return f"layer{layer:02d}-seed{seed}-epochs{epochs}" + (f"-first{stop_after}" if stop_after is not None else "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class BaseTrial(Result):
     """Result of one training run; scores are × 100."""
 
@@ -275,7 +273,6 @@ def trial_scores(
     return epochs | {"dev": dev[0], "dev_pearson": dev[1], "test": score, "test_pearson": pearson}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Trial(BaseTrial):
     """One training run at one layer with one seed."""
 
@@ -323,7 +320,6 @@ def run_trials(runs: Iterable[tuple[str, Callable[[], Kind]]]) -> list[Kind]:
     return done
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class AdaptationSettings(Result):
     """Settings of masked language modelling; epochs and batch size as in the TMFT paper (32 × 8 accumulated).
 

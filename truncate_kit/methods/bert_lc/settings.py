@@ -1,7 +1,6 @@
 """Settings and results of the search for layer combinations; does not import torch."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.results import COUNT, DATA, LAYERS, Bounds, Result, check_settings, setting
@@ -14,7 +13,6 @@ MOST_LAYERS = 62  # bits of a mask
 _PAIRS = Bounds(3)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CombineSettings(Result):
     """Settings of `combine`.
 
@@ -60,7 +58,6 @@ Combination = tuple[tuple[int, ...], float, float | None]
 """Layers (ascending; 0: embeddings), and Spearman × 100 on dev and on test (None if undefined)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SplitReport(Result):
     """One random split: the best combinations on dev, with dev and test scores."""
 
@@ -71,7 +68,6 @@ class SplitReport(Result):
     baselines: dict[str, tuple[float | None, float | None]]  # dev and test
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CombinationReport(Result):
     """Result of `combine`; scores are Spearman × 100."""
 

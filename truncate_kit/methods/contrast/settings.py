@@ -1,6 +1,6 @@
 """Settings and results of contrastive training; does not import torch."""
 
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from operator import not_
 from typing import Any, Literal, get_args
 
@@ -79,7 +79,6 @@ _USUAL_EPOCHS = ", ".join(f"{OBJECTIVES[name].epochs} for {name}" for name in _N
 _USUAL_ROWS = ", ".join(f"{OBJECTIVES[name].batch_size} for {name}" for name in _NAMES)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ContrastiveSettings(Result):
     """Settings of one contrastive run; most defaults follow the layer-attention paper.
 
@@ -180,7 +179,6 @@ class ContrastiveSettings(Result):
         )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ContrastiveResult(Result):
     """Result of `finetune_contrastive`; scores are mean Spearman over seeds, in points."""
 
@@ -215,7 +213,6 @@ class ContrastiveResult(Result):
         return next(trial for trial in self.trials if trial.seed == self.chosen_seed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerWeights(Result):
     """Attention weights: one row per text, one column per layer (0: embeddings); each row sums to 1."""
 

@@ -1,7 +1,7 @@
 """Budgets, settings and results of a distillation, without torch."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import groupby
 from operator import ge
 
@@ -38,7 +38,6 @@ AMONG, NEAR = 41, 4
 """A tenth of 40 other texts; fixed, as agreement grows with this number."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Budget(Result):
     """Target size of the lean model, set by one field; by default `within` is one point.
 
@@ -112,7 +111,6 @@ class Budget(Result):
         return row.score >= (needed or 0.0)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DistillSettings(Result):
     """Settings of the training of students; defaults from the ablations in benchmarks/lean.
 
@@ -175,7 +173,6 @@ class DistillSettings(Result):
         return f"agreement with {self.teacher}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement(Result):
     """Agreement with the full model on held-out texts; 95 % intervals by a bootstrap over texts.
 
@@ -192,7 +189,6 @@ class Agreement(Result):
     overlap_high: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LeanModel(Result):
     """Measurements of a model with some or all blocks, in torch or as an exported graph."""
 
@@ -223,7 +219,6 @@ class LeanModel(Result):
         return bool(self.scores) and self.score > max(self.scores)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Measured(Result):
     """Stored measurements: models of each size, the full model last; or graphs, the full model's graphs first."""
 
@@ -231,7 +226,6 @@ class Measured(Result):
     covered: float | None = None  # percentage of held-out texts with only word pieces of training texts
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SubsetSearch(Result):
     """Scores of subsets of blocks without training."""
 
@@ -248,7 +242,6 @@ class SubsetSearch(Result):
         return [next(rows) for _, rows in groupby(self.leading, key=lambda one: len(one[0]))]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HeldOutScores(Result):
     """Scores in points on test pairs or report queries; 95 % interval by a paired bootstrap."""
 
@@ -275,7 +268,6 @@ class HeldOutScores(Result):
         return too_few(self.num_compared, *names, self.changed)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DistillResult(Result):
     """Result of `distill`.
 

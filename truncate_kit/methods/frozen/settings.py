@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import fmean
 
 from truncate_kit.core.errors import UsageError
@@ -42,7 +41,6 @@ def _code_widths(text: str) -> tuple[int, int]:
     return widths[0], widths[-1]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenSettings(Result):
     """Settings of heads trained on frozen blocks.
 
@@ -110,7 +108,6 @@ class FrozenSettings(Result):
         return tuple(lower if 2 * block <= blocks else upper for block in range(1, blocks + 1))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenTrial(BaseTrial):
     """Heads trained in one step with one seed on the lowest `layer` blocks; correlations × 100."""
 
@@ -119,7 +116,6 @@ class FrozenTrial(BaseTrial):
     parameters: int  # trained
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Reconstruction(Result):
     """Code widths and held-out mean squared errors of the autoencoders; the first entry is block 1."""
 
@@ -130,7 +126,6 @@ class Reconstruction(Result):
     left_out: int  # raw sentences excluded because dev or test has them
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FrozenReport(Result):
     """Result of `finetune_frozen`; correlations × 100."""
 

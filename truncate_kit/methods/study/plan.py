@@ -2,7 +2,7 @@
 
 import os
 import tomllib
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -27,7 +27,6 @@ _PLACES = ("model", "data", *_PATHS)
 Kind = TypeVar("Kind", bound=Result)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyModel(Result):
     """One model of a study."""
 
@@ -41,7 +40,6 @@ class StudyModel(Result):
     blocks: tuple[int, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyPrior(AdaptationSettings):
     """Training before TMFT: masked language modelling on texts with these settings, then TMFT on word pairs."""
 
@@ -62,7 +60,6 @@ class StudyPrior(AdaptationSettings):
         return f"{model.name}, {self.name} first" if self.name else model.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyTask(TrainingSettings):
     """One task of a study: its data and training settings."""
 
@@ -92,7 +89,6 @@ class StudyTask(TrainingSettings):
         return _inherited(TrainingSettings, self)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Study(Result):
     """Plan of a study: models × priors × tasks × layers × seeds."""
 

@@ -4,7 +4,6 @@ import csv
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from truncate_kit.core.errors import DataError, first_line
@@ -17,7 +16,6 @@ DROP_POINTS, DROP_ERRORS = 2.0, 2.0
 _LONGEST = 50  # characters of a task in a file name of 255 bytes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyRow(Result):
     """Scores of one model on one task at one layer; published figures are the paper's means in points."""
 
@@ -33,7 +31,6 @@ class StudyRow(Result):
     published_test_pearson: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class CKARow(Result):
     """Linear CKA of a layer with a layer of the reference on test texts, debiased or biased; None if undefined."""
 
@@ -51,7 +48,6 @@ class CKARow(Result):
     own_trained_biased: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class StudyResult(Result):
     """All finished rows, in the order of models, tasks and layers in the run."""
 

@@ -99,7 +99,6 @@ def picker(
     return replace(row, within=row.within if within is None else within, drop_from=drop_from, depth=depth)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SweepSettings(Result):
     """Layers to search and how to choose one.
 
@@ -133,7 +132,6 @@ def parse_layers(text: str, held: Sequence[int], depth: int) -> tuple[int, ...]:
         raise UsageError(f"{text!r} names no layers.", hint=hint) from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Certainty(Result):
     """Comparison of layers with the best one on dev."""
 
@@ -158,7 +156,6 @@ class Certainty(Result):
         return f"{few} these layers apart: a lead of {self.lead:.1f} points would be needed."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LayerScores(Result):
     """Mean scores of one layer in points; `…_std` are standard deviations over seeds."""
 
@@ -175,7 +172,6 @@ class LayerScores(Result):
     dev_pearson_std: float | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SweepResult(Result):
     """Result of `finetune`."""
 
