@@ -269,7 +269,7 @@ class Machine(Hardware):
             refuse("--engine local", workers=self.workers)
         if self.on_cuda and self.gpus_per_worker == 0:
             raise UsageError("`gpus_per_worker=0` and `device=cuda` conflict.", hint="Leave out one of the two.")
-        Hardware.__post_init__(self)
+        super().__post_init__()
 
     @property
     def on_cuda(self) -> bool:

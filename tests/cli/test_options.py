@@ -1,6 +1,5 @@
 """Settings become options, and parameters in messages become options of the command that runs."""
 
-import dataclasses
 import re
 from typing import Any
 
@@ -9,23 +8,19 @@ import typer
 import typer.main
 
 from truncate_kit.core.errors import UsageError
-from truncate_kit.core.results import LAYERS, Bounds, check_settings, names, seeds_setting, setting
+from truncate_kit.core.results import LAYERS, Bounds, Result, names, seeds_setting, setting
 from truncate_kit_cli.app import COMMANDS, command_of
 from truncate_kit_cli.console import begin, in_options
 from truncate_kit_cli.options import command
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Size:
+class Size(Result):
     width: int = setting(3, "How wide.", LAYERS, bounds=Bounds(1, 9))
     sides: tuple[str, ...] = setting(("a",), "Which.", LAYERS, choices=("a", "b"), parse=names, default="a")
     depth: float | None = setting(None, "How deep.", LAYERS, name="--deep")
     keeps: bool = setting(True, "Leave out.", LAYERS, name="--without", default=False, parse=lambda out: not out)
     seeds: tuple[int, ...] = seeds_setting((0, 1), "Seeds.")
     hidden: int = 7
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def run(*arguments: str, kind: Any = Size) -> Any:

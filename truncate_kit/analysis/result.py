@@ -24,7 +24,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Literal, Self, get_args
 
 from truncate_kit.core.errors import undefined_cka
-from truncate_kit.core.results import COUNT, DATA, LAYERS, SEED, Bounds, Result, SearchMetric, check_settings, setting
+from truncate_kit.core.results import COUNT, DATA, LAYERS, SEED, Bounds, Result, SearchMetric, setting
 
 if TYPE_CHECKING:
     from truncate_kit.models.layer_pooling import PoolingMode
@@ -219,7 +219,7 @@ class AnalysisSettings(Result):
     batch_size: int = setting(64, bounds=COUNT)
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         if self.pooling is not None:
             from truncate_kit.models.encoder import check_pooling
 

@@ -15,7 +15,6 @@ from truncate_kit.core.results import (
     SEED,
     Amounts,
     Result,
-    check_settings,
     names,
     setting,
     whole_numbers,
@@ -168,7 +167,7 @@ class BenchSettings(Result):
     blocks: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         object.__setattr__(self, "threads", check_threads(self.threads))
 
 

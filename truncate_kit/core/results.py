@@ -44,6 +44,23 @@ class Result:
     def __init_subclass__(cls, *, kw_only: bool = True) -> None:
         dataclass(frozen=True, kw_only=kw_only)(cls)
 
+    def __post_init__(self) -> None:
+        """Check each `setting`, and convert its value to int, float or tuple. Raises `UsageError`."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            bounds, choices = field.metadata.get("bounds"), field.metadata.get("choices", ())
+            if value is None or not (bounds or choices):
+                continue
+            is_list = isinstance(value, Iterable) and not isinstance(value, str)
+            several = tuple(value) if is_list else (value,)
+            if not several:
+                raise UsageError(f"`{field.name}` is empty.", hint=f"Give one or more `{field.name}`.")
+            if bounds:
+                several = tuple(check_number(field.name, one, bounds) for one in several)
+            for one in several if choices else ():
+                known_name(f"`{field.name}`", one, choices)
+            object.__setattr__(self, field.name, several if is_list else several[0])
+
     def to_dict(self) -> dict[str, Any]:
         """Convert to JSON values."""
         return dataclasses.asdict(self)
@@ -290,7 +307,7 @@ def setting(
     choices: Collection[str] = (),
     **option: Any,
 ) -> Any:
-    """Define a field of a settings class, checked by `check_settings`.
+    """Define a field of a settings class, checked by `Result`.
 
     help: Option help; a field without it has no option.
     bounds: Bounds of the number, or of each number in a tuple.
@@ -304,24 +321,6 @@ def setting(
 def seeds_setting(default: tuple[int, ...], help: str) -> Any:
     """Define the seeds field; its option takes the number of seeds."""
     return setting(default, help, TRAINING, bounds=SEED, parse=first_seeds, default=len(default))
-
-
-def check_settings(settings: Any) -> None:
-    """Check each field, and convert its value to int, float or tuple. Raises `UsageError`."""
-    for field in dataclasses.fields(settings):
-        value = getattr(settings, field.name)
-        bounds, choices = field.metadata.get("bounds"), field.metadata.get("choices", ())
-        if value is None or not (bounds or choices):
-            continue
-        is_list = isinstance(value, Iterable) and not isinstance(value, str)
-        several = tuple(value) if is_list else (value,)
-        if not several:
-            raise UsageError(f"`{field.name}` is empty.", hint=f"Give one or more `{field.name}`.")
-        if bounds:
-            several = tuple(check_number(field.name, one, bounds) for one in several)
-        for one in several if choices else ():
-            known_name(f"`{field.name}`", one, choices)
-        object.__setattr__(settings, field.name, several if is_list else several[0])
 
 
 def check_number(name: str, value: Any, allowed: Bounds) -> Any:

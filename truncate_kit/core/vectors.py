@@ -6,7 +6,7 @@ from statistics import fmean, stdev
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from truncate_kit.core.errors import ModelError, UsageError, counted
-from truncate_kit.core.results import COUNT, Result, check_settings, setting
+from truncate_kit.core.results import COUNT, Result, setting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -49,9 +49,6 @@ class VectorFormat(Result):
     precision: VectorPrecision = setting("float32", choices=PRECISIONS)
     dimensions: int | None = setting(None, bounds=COUNT)
     normalize: bool = False
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     @property
     def dtype(self) -> "np.dtype[Any]":

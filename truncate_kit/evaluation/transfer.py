@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from truncate_kit.core.errors import DataError, ModelError
 from truncate_kit.core.progress import Progress, ProgressOption, reporter
-from truncate_kit.core.results import COUNT, SEED, Bounds, Result, check_settings, setting
+from truncate_kit.core.results import COUNT, SEED, Bounds, Result, setting
 from truncate_kit.core.vectors import TextEncoder
 from truncate_kit.core.workspace import listed
 from truncate_kit.data.pairs import PairSet, index_texts
@@ -73,9 +73,6 @@ class TransferSettings(Result):
     head: bool = False
     max_rows: int | None = setting(None, bounds=COUNT)
     seed: int = setting(0, bounds=SEED)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def largest_subset(self, num_layers: int) -> int:
         """Return the maximum number of layers in a subset; `num_layers` includes the embeddings."""

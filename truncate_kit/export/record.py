@@ -20,7 +20,7 @@ from truncate_kit.core.hardware import (
     other_graph,
     precisions_for,
 )
-from truncate_kit.core.results import MACHINE, RESULTS, Bounds, Result, check_settings, sealed, setting, unsealed
+from truncate_kit.core.results import MACHINE, RESULTS, Bounds, Result, sealed, setting, unsealed
 from truncate_kit.core.workspace import model_digests
 
 _POINTS = Bounds(0, whole=False)
@@ -52,7 +52,7 @@ class ExportSettings(Result):
 
     def __post_init__(self) -> None:
         check_target(self.precision, self.target)
-        check_settings(self)
+        super().__post_init__()
 
 
 class ExportReport(Result):

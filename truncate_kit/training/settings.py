@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from truncate_kit.core.errors import DataError, DivergedError, UsageError, known_name
 from truncate_kit.core.hardware import TRAINING_PRECISIONS, Precision
-from truncate_kit.core.results import COUNT, RATE, SEED, SHARE, TRAINING, Bounds, Result, check_settings, setting
+from truncate_kit.core.results import COUNT, RATE, SEED, SHARE, TRAINING, Bounds, Result, setting
 
 if TYPE_CHECKING:
     from truncate_kit.data.pairs import PairSplits
@@ -202,9 +202,6 @@ class TrainingSettings(Result):
         """Return the objective's row."""
         return OBJECTIVES[self.objective]
 
-    def __post_init__(self) -> None:
-        check_settings(self)
-
     def rate(self, width: int) -> float:
         """Return the peak rate for this width."""
         return self.learning_rate or default_learning_rate(width)
@@ -331,9 +328,6 @@ class AdaptationSettings(Result):
     learning_rate: float | None = setting(None, bounds=RATE)  # peak; by default `scaled_learning_rate`
     precision: str = setting("fp32", choices=TRAINING_PRECISIONS)
     seed: int = setting(0, bounds=SEED)
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def rate(self, width: int) -> float:
         """Return the peak rate for this width."""

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from truncate_kit.core.errors import UsageError
-from truncate_kit.core.results import COUNT, DATA, LAYERS, Bounds, Result, check_settings, setting
+from truncate_kit.core.results import COUNT, DATA, LAYERS, Bounds, Result, setting
 from truncate_kit.core.vectors import Span, mean_and_std
 
 OVER = ("mean", "max")
@@ -38,7 +38,7 @@ class CombineSettings(Result):
     splits: int = setting(5, "Number of random splits into dev and test.", DATA, bounds=COUNT)
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         if self.head and self.over == "max":
             raise UsageError("The pooler head needs the mean over layers.", hint='Use `over="mean"` with `head`.')
         if self.search == "beam" and not self.has_grams:

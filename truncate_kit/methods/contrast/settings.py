@@ -16,7 +16,6 @@ from truncate_kit.core.results import (
     Bounds,
     Result,
     check_seeds,
-    check_settings,
     seeds_setting,
     setting,
 )
@@ -144,7 +143,7 @@ class ContrastiveSettings(Result):
     seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds; the first is 0.")
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         check_seeds(self.seeds)
         attends, bare = self.pooling == "layer-attention", self.pooling in ("cls", "mean", "first-last")
         if not attends and (self.over, self.last_cls, self.literal) != ("both", True, False):

@@ -19,7 +19,6 @@ from truncate_kit.core.results import (
     Result,
     as_text,
     blocks_named,
-    check_settings,
     setting,
 )
 from truncate_kit.core.vectors import too_few
@@ -67,7 +66,7 @@ class Budget(Result):
             raise UsageError(f"`{asked[0]}` and `{asked[1]}` are two budgets.", hint=hint)
         if not asked:
             object.__setattr__(self, "within", 1.0)
-        check_settings(self)
+        super().__post_init__()
         if self.blocks is not None:
             blocks = as_text(self.blocks)
             if isinstance(self.blocks, list | tuple | range) and len(self.blocks) == 1:
@@ -153,9 +152,6 @@ class DistillSettings(Result):
         LAYERS,
         name="--frontier",
     )
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
     def rate(self, width: int, left_out: float = 1.0) -> float:
         """Return the peak learning rate; `left_out` is the share of removed blocks."""

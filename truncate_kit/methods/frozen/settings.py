@@ -15,7 +15,6 @@ from truncate_kit.core.results import (
     Result,
     as_text,
     check_seeds,
-    check_settings,
     names,
     seeds_setting,
     setting,
@@ -87,7 +86,7 @@ class FrozenSettings(Result):
     seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds from 0 on (our default, not FREEZE's).")
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         check_seeds(self.seeds)
         object.__setattr__(self, "layers", as_text(self.layers))
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, TypeVar
 
 from truncate_kit.core.errors import DataError, UsageError, first_line
 from truncate_kit.core.files import is_there, local_path
-from truncate_kit.core.results import SEEDS, Result, SearchMetric, as_text, blocks_named, check_settings, setting
+from truncate_kit.core.results import SEEDS, Result, SearchMetric, as_text, blocks_named, setting
 from truncate_kit.core.workspace import blocks_in_words
 from truncate_kit.data.pairs import BUNDLED, holds_words
 from truncate_kit.data.tables import PAIR_FORMATS, TEXT_FORMAT, format_of, is_retrieval_folder, opened_text
@@ -75,7 +75,7 @@ class StudyTask(TrainingSettings):
     search_metric: SearchMetric = "ndcg"
 
     def __post_init__(self) -> None:
-        TrainingSettings.__post_init__(self)
+        super().__post_init__()
         if is_retrieval_folder(Path(self.data)) != (self.row.data == "judged"):
             problem = f"{self.name}: the objective {self.objective} does not suit {self.data}."
             raise UsageError(problem, hint=f'A retrieval folder needs objective = "{SEARCH}", pairs need another one.')
@@ -102,7 +102,7 @@ class Study(Result):
     cka: str | None = None
 
     def __post_init__(self) -> None:
-        check_settings(self)
+        super().__post_init__()
         models, tasks = [model.name for model in self.models], [task.name for task in self.tasks]
         if not (models and self.priors and tasks):
             raise UsageError("A study needs models and tasks.", hint="Give at least one [[models]] and one [[tasks]].")

@@ -15,7 +15,6 @@ from truncate_kit.core.results import (
     Result,
     as_text,
     check_seeds,
-    check_settings,
     numbers_named,
     seeds_setting,
     setting,
@@ -114,7 +113,7 @@ class SweepSettings(Result):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", as_text(self.layers))
-        check_settings(self)
+        super().__post_init__()
         check_seeds(self.seeds)
         if self.within is not None and not PICK_RULES[self.pick].within:
             hint = f"Leave out `within`; rules with a tolerance are {_WITHIN}."
