@@ -116,7 +116,7 @@ class Result:
             return None
         except FileProblemError:
             raise
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             _warn_once(f"Skipping unreadable {path}: {first_line(error)}.")
             return None
 
