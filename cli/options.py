@@ -213,9 +213,7 @@ class Pairs(Result):
     """Graded pairs, or queries and documents."""
 
     data: str | None = setting(
-        None,
-        "Pairs (path, hub name) or retrieval folder; default: last used (distill: none).",
-        DATA,
+        None, "Pairs (path, hub name) or retrieval folder; default: last used (distill: none).", DATA
     )
     columns: tuple[str, ...] | None = setting(
         None, "Columns, if not recognized by their names.", DATA, parse=names, metavar="FIRST,SECOND,SCORE"

@@ -300,7 +300,7 @@ SEARCH_METRICS: dict[SearchMetric, str] = {"ndcg": "nDCG@10", "mrr": "MRR@10", "
 def setting(
     value: Any,
     help: str = "",
-    panel: str = "",
+    panel: str = TRAINING,
     /,
     *,
     bounds: Bounds | None = None,

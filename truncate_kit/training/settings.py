@@ -168,27 +168,18 @@ class TrainingSettings(Result):
     objective: str = setting(
         "cosine",
         f"{described('tmft')}; by default cosine or {SEARCH}, depending on the data.",
-        TRAINING,
         choices=OBJECTIVES,
         kind=Literal[objective_names("tmft")],
         default=None,
     )
     epochs: int = setting(
-        EPOCHS,
-        f"Maximum; the best is kept (default {EPOCHS}; for words {WORD_EPOCHS}).",
-        TRAINING,
-        bounds=COUNT,
-        default=None,
+        EPOCHS, f"Maximum; the best is kept (default {EPOCHS}; for words {WORD_EPOCHS}).", bounds=COUNT, default=None
     )
     batch_size: int = setting(
-        BATCH_SIZE,
-        f"Pairs per step (default {BATCH_SIZE}; for words {WORD_BATCH_SIZE}).",
-        TRAINING,
-        bounds=COUNT,
-        default=None,
+        BATCH_SIZE, f"Pairs per step (default {BATCH_SIZE}; for words {WORD_BATCH_SIZE}).", bounds=COUNT, default=None
     )
     learning_rate: float | None = setting(
-        None, "Peak learning rate; by default 2e-5 at width 768, 5e-4 at 128.", TRAINING, bounds=RATE
+        None, "Peak learning rate; by default 2e-5 at width 768, 5e-4 at 128.", bounds=RATE
     )
     weight_decay: float = setting(0.01, bounds=SHARE)
     warmup: float = setting(0.1, bounds=SHARE)

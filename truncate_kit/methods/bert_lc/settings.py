@@ -24,11 +24,7 @@ class CombineSettings(Result):
     over: str = setting("mean", "Combine layers by this.", LAYERS, choices=OVER)
     head: bool = setting(False, "Pass the mean through the model's trained pooler head.", LAYERS, name="--head")
     up_to: int | None = setting(
-        None,
-        "Largest number of layers in a combination; by default all.",
-        LAYERS,
-        bounds=COUNT,
-        name="--layers-up-to",
+        None, "Largest number of layers in a combination; by default all.", LAYERS, bounds=COUNT, name="--layers-up-to"
     )
     search: str = setting("auto", "auto is exact up to 27 layers.", LAYERS, choices=SEARCHES)
     width: int = setting(

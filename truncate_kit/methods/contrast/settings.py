@@ -88,7 +88,7 @@ class ContrastiveSettings(Result):
     `chunk` affects only memory and time. The model of the best seed on dev is saved.
     """
 
-    objective: str = setting("in-batch", f"{described('contrast')}.", TRAINING, choices=_NAMES)
+    objective: str = setting("in-batch", f"{described('contrast')}.", choices=_NAMES)
     pooling: ContrastivePooling = setting("layer-attention", choices=POOLINGS)
     over: Over = setting(
         "both",
@@ -113,16 +113,16 @@ class ContrastiveSettings(Result):
         True, "Remove the pooler and MLP after training.", LAYERS, name="--remove-pooler", default=False, parse=not_
     )
     layer: int | None = setting(None, "Layer at which to cut the model; by default the last.", LAYERS)
-    temperature: float = setting(0.05, "Softmax temperature.", TRAINING, bounds=_TEMPERATURE)
+    temperature: float = setting(0.05, "Softmax temperature.", bounds=_TEMPERATURE)
     hard_negative_weight: float = setting(
-        0.0, "Added to the logit of each anchor's hard negative (authors' code: 1).", TRAINING, bounds=WEIGHT
+        0.0, "Added to the logit of each anchor's hard negative (authors' code: 1).", bounds=WEIGHT
     )
-    replaced_weight: float = setting(0.005, "Weight of the replaced-token loss in diffcse.", TRAINING, bounds=_REPLACED)
-    masked_share: float = setting(0.3, "Share of tokens masked in diffcse.", TRAINING, bounds=_MASKED)
-    epochs: int | None = setting(None, f"Epochs; by default {_USUAL_EPOCHS}.", TRAINING, bounds=COUNT)
-    batch_size: int | None = setting(None, f"Rows per step; by default {_USUAL_ROWS}.", TRAINING, bounds=_ROWS)
+    replaced_weight: float = setting(0.005, "Weight of the replaced-token loss in diffcse.", bounds=_REPLACED)
+    masked_share: float = setting(0.3, "Share of tokens masked in diffcse.", bounds=_MASKED)
+    epochs: int | None = setting(None, f"Epochs; by default {_USUAL_EPOCHS}.", bounds=COUNT)
+    batch_size: int | None = setting(None, f"Rows per step; by default {_USUAL_ROWS}.", bounds=_ROWS)
     learning_rate: float | None = setting(
-        None, "Peak learning rate; by default as in docs/papers/layer-attention.md.", TRAINING, bounds=RATE
+        None, "Peak learning rate; by default as in docs/papers/layer-attention.md.", bounds=RATE
     )
     max_tokens: int = setting(
         64,
@@ -132,13 +132,11 @@ class ContrastiveSettings(Result):
         name="--max-length",
         default=None,
     )
-    evaluate_every: int | None = setting(100, "Steps between two evaluations on dev.", TRAINING, bounds=COUNT)
+    evaluate_every: int | None = setting(100, "Steps between two evaluations on dev.", bounds=COUNT)
     dropout: float | None = setting(
-        None, "Dropout probability in training; by default the model's own.", TRAINING, bounds=_DROPPED
+        None, "Dropout probability in training; by default the model's own.", bounds=_DROPPED
     )
-    chunk: int | None = setting(
-        None, "Texts encoded at a time, to save memory.", TRAINING, bounds=COUNT, name="--chunk-size"
-    )
+    chunk: int | None = setting(None, "Texts encoded at a time, to save memory.", bounds=COUNT, name="--chunk-size")
     precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
     seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds; the first is 0.")
 

@@ -130,20 +130,18 @@ class DistillSettings(Result):
     """
 
     layer: int | None = setting(None, bounds=_LAYER)
-    epochs: int = setting(1, "Passes over the texts; stops early when scores stop growing.", TRAINING, bounds=COUNT)
-    batch_size: int = setting(16, "Texts per step; 64 or more keep a GPU busy.", TRAINING, bounds=COUNT)
+    epochs: int = setting(1, "Passes over the texts; stops early when scores stop growing.", bounds=COUNT)
+    batch_size: int = setting(16, "Texts per step; 64 or more keep a GPU busy.", bounds=COUNT)
     learning_rate: float | None = setting(
-        None, "Peak learning rate; by default from width and removed blocks.", TRAINING, bounds=RATE
+        None, "Peak learning rate; by default from width and removed blocks.", bounds=RATE
     )
     warmup: float = setting(0.05, bounds=_SHARE)
-    similarity: float = setting(0.0, "Weight of the loss on cosines within a batch.", TRAINING, bounds=WEIGHT)
-    states: float = setting(0.0, "Weight of the loss on states after each kept block.", TRAINING, bounds=WEIGHT)
-    train_embeddings: bool = setting(
-        False, "Train word and position embeddings as well.", TRAINING, name="--train-embeddings"
-    )
+    similarity: float = setting(0.0, "Weight of the loss on cosines within a batch.", bounds=WEIGHT)
+    states: float = setting(0.0, "Weight of the loss on states after each kept block.", bounds=WEIGHT)
+    train_embeddings: bool = setting(False, "Train word and position embeddings as well.", name="--train-embeddings")
     max_texts: int | None = setting(None, "Train on at most this many texts, and all queries.", DATA, bounds=COUNT)
     held_out: int = setting(2000, bounds=_HELD_OUT)
-    query_weight: float = setting(1.0, "Weight of a query relative to a text.", TRAINING, bounds=WEIGHT)
+    query_weight: float = setting(1.0, "Weight of a query relative to a text.", bounds=WEIGHT)
     precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
     seed: int = setting(0, bounds=SEED)
     frontier: bool = setting(

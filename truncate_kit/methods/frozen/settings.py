@@ -54,34 +54,30 @@ class FrozenSettings(Result):
     steps: tuple[str, ...] = setting(
         STEPS,
         f"Steps to run: {','.join(STEPS)}; {AUTOENCODER} needs --texts.",
-        TRAINING,
         choices=STEPS,
         parse=names,
         default=None,
     )
     score: str = setting(
-        "exp", "Score function; with exp, identical texts score 1; the paper has sigmoid.", TRAINING, choices=SCORES
+        "exp", "Score function; with exp, identical texts score 1; the paper has sigmoid.", choices=SCORES
     )
-    loss: str = setting(
-        "log-variance", "Loss on the pairs: on the errors' variance or mean square.", TRAINING, choices=LOSSES
-    )
+    loss: str = setting("log-variance", "Loss on the pairs: on the errors' variance or mean square.", choices=LOSSES)
     hidden: int = setting(64, bounds=_UNITS)
     codes: tuple[int, int] | None = setting(
         None,
         "Code widths of lower and upper blocks; default: width/4,width/2.",
-        TRAINING,
         bounds=_UNITS,
         parse=_code_widths,
         metavar="LOWER[,UPPER]",
     )
-    depth: int = setting(1, "Layers of each block's network (our default, not FREEZE's).", TRAINING, bounds=_DEPTH)
+    depth: int = setting(1, "Layers of each block's network (our default, not FREEZE's).", bounds=_DEPTH)
     final_norm: bool = setting(False, "Apply the model's final norm to the states of all blocks.", LAYERS)
     raw_sentences: int = setting(20_000, bounds=COUNT)
-    epochs: int = setting(20, "Epochs (our default, not FREEZE's); the best on dev is kept.", TRAINING, bounds=COUNT)
+    epochs: int = setting(20, "Epochs (our default, not FREEZE's); the best on dev is kept.", bounds=COUNT)
     nli_epochs: int = setting(3, bounds=COUNT)
     pretraining_epochs: int = setting(10, bounds=COUNT)
-    batch_size: int = setting(64, "Pairs per step (our default, not FREEZE's).", TRAINING, bounds=COUNT)
-    learning_rate: float = setting(1e-3, "Peak learning rate (our default, not FREEZE's).", TRAINING, bounds=RATE)
+    batch_size: int = setting(64, "Pairs per step (our default, not FREEZE's).", bounds=COUNT)
+    learning_rate: float = setting(1e-3, "Peak learning rate (our default, not FREEZE's).", bounds=RATE)
     precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
     seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds from 0 on (our default, not FREEZE's).")
 
