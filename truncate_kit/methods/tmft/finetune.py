@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -250,21 +250,17 @@ SEARCHES: dict[str, Callable[[Search], int]] = {  # by the names of `STRATEGIES`
 }
 
 
+@dataclass
 class _Sweep:
     """One sweep: `runner` trains cut models, `full` the full model; the same object if `encoder` is the full model."""
 
-    def __init__(
-        self,
-        runner: TrialRunner,
-        full: TrialRunner,
-        layers: tuple[int, ...],
-        settings: SweepSettings,
-        folder: Path,
-        before: str,
-        blocks: tuple[int, ...] | None,
-    ) -> None:
-        self.runner, self.full, self.layers, self.settings, self.folder = runner, full, layers, settings, folder
-        self.before, self.blocks = before, blocks
+    runner: TrialRunner
+    full: TrialRunner
+    layers: tuple[int, ...]
+    settings: SweepSettings
+    folder: Path
+    before: str
+    blocks: tuple[int, ...] | None
 
     def run(self, prediction: "DropPrediction | None") -> SweepResult:
         start, settings, encoder, full = time.perf_counter(), self.settings, self.runner.full, self.full.full

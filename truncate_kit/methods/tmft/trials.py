@@ -155,18 +155,15 @@ RankingOrder = tuple[Ranked, tuple[int, ...], int]
 """One ranking to run: name, layers and seed."""
 
 
+@dataclass
 class TrialWork:
     """Model, task and settings that all trials and rankings share; sent to workers."""
 
-    def __init__(
-        self,
-        full: Encoder,
-        task: LabelledTask,
-        settings: TrainingSettings,
-        prior: "WordPrior | None",
-        folder: Path,
-    ) -> None:
-        self.full, self.task, self.settings, self.prior, self.folder = full, task, settings, prior, folder
+    full: Encoder
+    task: LabelledTask
+    settings: TrainingSettings
+    prior: "WordPrior | None"
+    folder: Path
 
     def move(self, device: str) -> None:
         """Move the model; task and prior hold no tensors on a device."""
