@@ -31,7 +31,7 @@ from truncate_kit.core.vectors import (
 from truncate_kit.core.workspace import read_origin
 from truncate_kit.data.retrieval import RetrievalSet, read_retrieval
 from truncate_kit.data.seen import seen_among
-from truncate_kit.evaluation import Note, Score, SuiteReport, Values, report_of
+from truncate_kit.evaluation import Score, SuiteReport, Values, report_of
 from truncate_kit.evaluation.graded import MEASURES, encode_distinct, measure_of
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, side_prompt
 
@@ -324,22 +324,12 @@ def compare(
     )
 
 
-def run_retrieval(
-    encoder: TextEncoder,
-    data: str,
-    *,
-    corpus: str | None,
-    model: str,
-    threads: int | None,
-    note: Note,
-    progress: Progress,
-    **_: object,
-) -> SuiteReport:
+def run_retrieval(encoder: TextEncoder, data: str, *, corpus: str | None, model: str, **run: Any) -> SuiteReport:
     """Score search for the queries of `data` among its documents and the texts of `corpus`."""
-    searched = read_retrieval(data, corpus=corpus)
+    searched, threads = read_retrieval(data, corpus=corpus), run["threads"] or 1
     if chosen_here := seen_among(searched, model):
-        note(chosen_here)
-    return score_retrieval(encoder, searched, model=model, threads=threads or 1, progress=progress)
+        run["note"](chosen_here)
+    return score_retrieval(encoder, searched, model=model, threads=threads, progress=run["progress"])
 
 
 def score_retrieval(

@@ -30,7 +30,7 @@ from truncate_kit.core.workspace import listed
 from truncate_kit.data.pairs import PairSet, index_texts
 from truncate_kit.data.seen import pair_keys, seen_by, seen_note
 from truncate_kit.data.suites import find_transfer
-from truncate_kit.evaluation import Note, Score, SuiteReport, Values, means_of, report_of
+from truncate_kit.evaluation import Score, SuiteReport, Values, means_of, report_of
 from truncate_kit.evaluation.graded import encode_distinct
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import find_pooler_head
@@ -246,20 +246,11 @@ def ridge_accuracies(
 
 
 def run_transfer(
-    encoder: TextEncoder,
-    data: str,
-    *,
-    fractions: tuple[float, ...] | None,
-    quick: bool,
-    head: bool,
-    model: str,
-    note: Note,
-    work: Path,
-    progress: Progress,
-    **_: object,
+    encoder: TextEncoder, data: str, *, fractions: tuple[float, ...] | None, quick: bool, head: bool, **run: Any
 ) -> SuiteReport:
     """Score the classification sets of a folder."""
     settings = TransferSettings(fractions=fractions or (1.0,), head=head, **(QUICK if quick else {}))
+    model, note, work, progress = (run[name] for name in ("model", "note", "work", "progress"))
     sets, seen = find_transfer(data), seen_by(model)
     for one in sets:
         keys = pair_keys(pair for pair in one if pair.second)
