@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from benchmarks.drop import foresight
-from truncate_kit.analysis.result import drop_probability, in_words, predict_drop
+from truncate_kit.analysis.result import Curve, drop_probability, in_words, predict_drop
 from truncate_kit.core.errors import DataError
 
 # CKA to a BERT of the same shape, as published with the miniatures.
@@ -18,6 +18,10 @@ SHRINKING, STEADY = {"effective_rank": (70.0,) * 8 + (18.0,)}, {"effective_rank"
 BERT = {"reference": "mini-bert"}
 
 
+def predicted(cka, reference=None, high=None, **measures):
+    return predict_drop(Curve(values=cka, reference_layers=(), high=high), measures, reference=reference)
+
+
 @pytest.mark.parametrize(
     ("cka", "signs", "from_layer", "confidence"),
     [
@@ -26,7 +30,7 @@ BERT = {"reference": "mini-bert"}
         (GENERATOR, BERT | STEADY, None, None),
         (GENERATOR, BERT | SHRINKING, None, 0.5),
         (DISCRIMINATOR, BERT | STEADY, None, None),  # the ranks disagree
-        (DISCRIMINATOR, BERT | SHRINKING | {"untrained_spearman": range(40, 49)}, None, 0.55),  # these do, too
+        (DISCRIMINATOR, BERT | SHRINKING | {"spearman": range(40, 49)}, None, 0.55),  # these do, too
         (DISCRIMINATOR, SHRINKING, 6, None),
         (DISCRIMINATOR, BERT | SHRINKING | {"high": DISCRIMINATOR}, 6, 0.8),
         (DISCRIMINATOR, BERT | SHRINKING | {"high": (1.0,) * 8 + (0.77,)}, 6, 0.5),  # a wide interval
@@ -38,12 +42,12 @@ BERT = {"reference": "mini-bert"}
     ],
 )
 def test_the_rule(cka, signs, from_layer, confidence):
-    predicted = predict_drop(cka, **signs)
-    assert predicted.from_layer == from_layer
-    assert confidence is None or predicted.confidence == confidence
-    assert ("confidence" in predicted.sentence) == (from_layer is not None)
-    assert predicted.last_before == (None if from_layer is None else from_layer - 1)
-    assert predicted.signs["CKA lost at the end"] > 0.15 or not from_layer
+    found = predicted(cka, **signs)
+    assert found.from_layer == from_layer
+    assert confidence is None or found.confidence == confidence
+    assert ("confidence" in found.sentence) == (from_layer is not None)
+    assert found.last_before == (None if from_layer is None else from_layer - 1)
+    assert found.signs["CKA lost at the end"] > 0.15 or not from_layer
 
 
 @pytest.mark.parametrize(
@@ -55,7 +59,7 @@ def test_the_rule(cka, signs, from_layer, confidence):
 )
 def test_curves_that_predict_nothing(match, cka):
     with pytest.raises(DataError, match=match):
-        predict_drop(cka, **BERT | STEADY)
+        predicted(cka, **BERT | STEADY)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +67,7 @@ def test_curves_that_predict_nothing(match, cka):
     [(0.0, "unlikely"), (-5.0, "unlikely"), (4.0, "possible"), (14.0, "likely"), (400.0, "likely")],
 )
 def test_a_probability_is_told_in_words_instead_of_the_confidence(loss, word):
-    found = predict_drop(ALIKE, reference="mini-bert", **STEADY, untrained_spearman=(60.0,) * 8 + (60.0 - loss,))
+    found = predicted(ALIKE, reference="mini-bert", **STEADY, spearman=(60.0,) * 8 + (60.0 - loss,))
     assert found.from_layer is None
     assert found.sureness == word
     assert 0.01 <= found.probability <= 0.99
@@ -76,7 +80,7 @@ def test_a_probability_is_told_in_words_instead_of_the_confidence(loss, word):
 def test_an_unlikely_drop_has_no_first_layer():
     signs = BERT | {"effective_rank": (70.0,) * 9}
     unlikely, possible = (
-        predict_drop(DISCRIMINATOR, **signs, untrained_spearman=(60.0,) * 8 + (60.0 - loss,)) for loss in (3.0, 5.0)
+        predicted(DISCRIMINATOR, **signs, spearman=(60.0,) * 8 + (60.0 - loss,)) for loss in (3.0, 5.0)
     )
     assert (unlikely.sureness, unlikely.from_layer) == ("unlikely", None)
     assert (possible.sureness, possible.from_layer) == ("possible", 6)
@@ -85,7 +89,7 @@ def test_an_unlikely_drop_has_no_first_layer():
 def test_a_better_last_layer_is_unlikely_to_drop_whatever_its_rank():
     """No sweep had a rank below a fifth of the middle's: the fit is not extended to it."""
     rank = (70.0,) * 8 + (0.01,)
-    found = predict_drop(ALIKE, reference="mini-bert", effective_rank=rank, untrained_spearman=(60.0,) * 8 + (65.0,))
+    found = predicted(ALIKE, reference="mini-bert", effective_rank=rank, spearman=(60.0,) * 8 + (65.0,))
     assert found.sureness == "unlikely"
 
 

@@ -380,14 +380,7 @@ def _prediction(models: Sequence[Encoder], measured: dict[str, Any], num_pairs: 
     """Predict the drop; ignore Spearman on few pairs, as the probability was fitted on hundreds."""
     if models[0].depth < 2:
         return None
-    spearman = measured["spearman"] if num_pairs >= FEWEST_COMPARED else None
-    return predict_drop(
-        measured["cka"].values,
-        reference=called(models[1].name) if len(models) > 1 else None,
-        low=measured["cka"].low,
-        high=measured["cka"].high,
-        effective_rank=measured["effective_rank"],
-        anisotropy=measured["anisotropy"],
-        block_influence=measured["block_influence"],
-        untrained_spearman=None if spearman is None else [value or 0.0 for value in spearman],
-    )
+    spearman = (measured["spearman"] or ()) if num_pairs >= FEWEST_COMPARED else ()
+    reference = called(models[1].name) if len(models) > 1 else None
+    measures = measured | {"spearman": [value or 0.0 for value in spearman]}
+    return predict_drop(measured["cka"], measures, reference=reference)

@@ -16,7 +16,7 @@ on sweeps of four small models and 21 published ones, every model counting once 
 apart: all discriminators drop, few others do. Within a model it has no skill, so it is given in words.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from math import exp, log2
 from pathlib import Path
@@ -78,39 +78,33 @@ class DropPrediction(Result):
 
 
 def predict_drop(
-    cka: Sequence[float | None],
-    *,
-    effective_rank: Sequence[float],
-    reference: str | None = None,
-    low: Sequence[float | None] | None = None,
-    high: Sequence[float | None] | None = None,
-    anisotropy: Sequence[float] | None = None,
-    block_influence: Sequence[float] | None = None,
-    untrained_spearman: Sequence[float] | None = None,
+    curve: "Curve", measures: Mapping[str, Sequence[float]], *, reference: str | None = None
 ) -> DropPrediction:
-    """Predict a drop from curves over layers 0 … depth (block_influence: 0 … depth − 1); undefined CKA is None.
+    """Predict a drop from CKA and other measures by layer, 0 … depth.
 
-    `cka` compares with the reference layer at the same relative depth, or without a reference with layer depth // 2;
-    `low` and `high` are its interval. Spearman is × 100.
+    CKA compares with the reference layer at the same relative depth, or without a reference with layer depth // 2.
+    `measures` has `effective_rank` and, if known, `anisotropy`, `block_influence` (0 … depth − 1) and `spearman`
+    (untrained, × 100).
 
     Raises `DataError` if CKA is undefined at a layer that the rule needs.
     """
+    cka, spearman = curve.values, measures.get("spearman")
     depth = len(cka) - 1
     # Exclude the embeddings.
     level, last = _level(cka) if reference is None else _median(cka, range(1, depth // 2 + 1)), cka[-1]
     if last is None:
         raise undefined_cka([depth], "the model", "the last layer has no value to compare")
-    signs = _signs(effective_rank, anisotropy, block_influence, untrained_spearman)
+    signs = _signs(measures)
     by_cka, (name, (sign, corroborated)) = level - last > CKA_DROP, next(iter(signs.items()))
     place, move = "middle" if reference is None else "lower half", "drops" if by_cka else "keeps its level"
     reasons = f"CKA to {reference or OWN_MIDDLE} {move} ({level:.2f} in the {place}, {last:.2f} at the last layer)"
     reasons += f"; the {name} ({sign:.2f}) {'agrees' if corroborated == by_cka else 'disagrees'}"
     probability = None
-    if untrained_spearman is not None:
-        likely = drop_probability(untrained_spearman, effective_rank)
+    if spearman:
+        likely = drop_probability(spearman, measures["effective_rank"])
         probability = round(min(0.99, max(0.01, likely)), 2)  # fitted on few models
     drops = by_cka and corroborated and (probability is None or probability >= LIKELIHOODS[0][0])
-    near = (high if by_cka else low) or cka
+    near = (curve.high if by_cka else curve.low) or cka
     margin = level - (near[-1] if near[-1] is not None else last) - CKA_DROP
     strength = min(1.0, max(0.0, margin if by_cka else -margin) / CKA_DROP)
     ceiling = CEILING_ALONE if reference is None else CEILING_DROPS if by_cka else CEILING_STAYS
@@ -138,25 +132,20 @@ def predict_drop(
     )
 
 
-def _signs(
-    effective_rank: Sequence[float],
-    anisotropy: Sequence[float] | None,
-    block_influence: Sequence[float] | None,
-    untrained_spearman: Sequence[float] | None,
-) -> dict[str, tuple[float, bool]]:
+def _signs(measures: Mapping[str, Sequence[float]]) -> dict[str, tuple[float, bool]]:
     """Return each sign except CKA, and whether it indicates a drop; the corroborating sign first."""
     signs: dict[str, tuple[float, bool]] = {}
-    if untrained_spearman is not None:
-        change = untrained_spearman[-1] - _level(untrained_spearman)
+    if spearman := measures.get("spearman"):
+        change = spearman[-1] - _level(spearman)
         signs["change of the untrained Spearman towards the end"] = change, change < -SPEARMAN_DROP
-    ratio = effective_rank[-1] / _level(effective_rank)
+    ratio = measures["effective_rank"][-1] / _level(measures["effective_rank"])
     signs["effective rank of the last layer against the middle"] = ratio, ratio < RANK_COLLAPSE
-    if anisotropy is not None:
+    if anisotropy := measures.get("anisotropy"):
         crowded = anisotropy[-1] > max(CROWDED, _level(anisotropy))
         signs["mean cosine of unrelated texts at the last layer"] = anisotropy[-1], crowded
-    if block_influence is not None and len(block_influence) > 1:
-        usual = median(block_influence[:-1])
-        ratio = block_influence[-1] / usual if usual > 0 else 1.0
+    if influence := measures.get("block_influence"):
+        usual = median(influence[:-1])
+        ratio = influence[-1] / usual if usual > 0 else 1.0
         signs["Block Influence of the last block against the others"] = ratio, ratio > BUSY
     return signs
 
