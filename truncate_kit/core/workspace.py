@@ -361,12 +361,6 @@ class Contents(Result):
     spare_bytes: int  # freed by `clean`
     freed_bytes: int = 0
 
-    @property
-    def other_bytes(self) -> int:
-        """Return the bytes of results, figures and notes."""
-        listed = sum(folder.file_bytes for folder in (*self.models, *self.runs))
-        return self.file_bytes - listed - sum(self.kept.values())
-
 
 def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
     """List the contents of a workspace; a nested workspace counts as other files."""

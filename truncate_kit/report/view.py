@@ -285,7 +285,8 @@ def view_contents(kept: "Contents") -> View:
         spare = f"; {_megabytes(run.spare_bytes)} MB to free" if run.spare_bytes else ""
         rows.append((run.path, run.file_bytes, "", f"run: {run.finished:,} finished{stopped}{spare}"))
     rows += [(path, size, "", _KEPT[Path(path).name]) for path, size in kept.kept.items()]
-    rows += [("other files", kept.other_bytes, "", "results, figures, notes")] if rows else []
+    others = kept.file_bytes - sum(row[1] for row in rows)
+    rows += [("other files", others, "", "results, figures, notes")] if rows else []
     cells = [(path.removeprefix(f"{kept.folder}/"), _megabytes(size), *more) for path, size, *more in rows]
     freed = f"; {_megabytes(kept.freed_bytes)} MB were freed" if kept.freed_bytes else ""
     return View(

@@ -439,16 +439,11 @@ def layers_to_try(encoder: Encoder) -> tuple[int, ...]:
     # Vectors that combine several layers need all layers.
     if encoder.pools_over_layers:
         return (encoder.depth,)
-    lowest = 1 if _alike_at_0(encoder) else 0
-    return tuple(layer for layer in layers_held(encoder.backbone.config) if layer >= lowest)
-
-
-def _alike_at_0(encoder: Encoder) -> bool:
-    """Return whether layer 0 gives all texts one vector, as with CLS pooling."""
-    if 0 not in layers_held(encoder.backbone.config):
-        return False
-    one, other = truncate(encoder, 0, copy_weights=False).vectors(["a", "to be"])
-    return torch.allclose(one, other)
+    held = layers_held(encoder.backbone.config)
+    # Layer 0 may give all texts one vector, as with CLS pooling.
+    if 0 in held and torch.allclose(*truncate(encoder, 0, copy_weights=False).vectors(["a", "to be"])):
+        return tuple(layer for layer in held if layer > 0)
+    return tuple(held)
 
 
 def layers_named(encoder: Encoder, text: str) -> tuple[int, ...]:
