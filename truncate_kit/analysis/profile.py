@@ -327,8 +327,7 @@ def _drawn_pairs(pairs: "list[TextPair]", settings: AnalysisSettings) -> "list[T
 
 
 def _order(count: int, seed: int) -> list[int]:
-    order: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
-    return order
+    return torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
 
 
 def _spearman(

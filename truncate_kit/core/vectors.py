@@ -94,8 +94,7 @@ class VectorFormat(Result):
             return scaled.astype(np.int8)
         if self.precision == "float16" and values.size and np.abs(values).max() > np.finfo(np.float16).max:
             raise ModelError("The model's vectors do not fit float16.", hint="Normalize them, or use float32.")
-        stored: NDArray[Any] = values.astype(self.dtype)
-        return stored
+        return values.astype(self.dtype)
 
     def numbers(self, stored: "NDArray[Any]", width: int) -> "Tensor":
         """Convert stored vectors to float32 (n, kept); bits become ±1."""
@@ -143,8 +142,7 @@ def similarities(encoder: object, first: "Tensor", second: "Tensor") -> "Tensor"
     import torch
 
     own = getattr(encoder, "similarities", None)
-    values: Tensor = own(first, second) if callable(own) else torch.cosine_similarity(*paired_rows(first, second))
-    return values
+    return own(first, second) if callable(own) else torch.cosine_similarity(*paired_rows(first, second))
 
 
 # Statistics

@@ -320,8 +320,7 @@ def read_pairs(
 
 def pairs_of(table: Table, name: str) -> PairSet:
     """Return the scored pairs of a table."""
-    pairs: PairSet = _pair_sets(name, {"train": table})[0]["train"]
-    return pairs
+    return _pair_sets(name, {"train": table})[0]["train"]
 
 
 def short_name(path: Path) -> str:

@@ -62,8 +62,7 @@ def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
 def pair_similarities(vectors: Tensor, places: PairPlaces, encoder: object = None) -> list[float]:
     """Return each pair's similarity, by the encoder's own measure or cosine; vectors (n, d)."""
     first, second = (vectors[torch.tensor(side)].double() for side in places)
-    values: list[float] = similarities(encoder, first, second).tolist()
-    return values
+    return similarities(encoder, first, second).tolist()
 
 
 def correlate(cosines: Sequence[float], targets: Sequence[float]) -> Evaluation:

@@ -24,5 +24,4 @@ def run_suite(name: str, encoder: TextEncoder, data: str | None, options: Mappin
     place, names = SUITES[name]
     module, _, function = place.partition(":")
     own = {option: options[option] for option in names}
-    report: SuiteReport = getattr(import_module(f"{__package__}.{module}"), function)(encoder, data, **own, **run)
-    return report
+    return getattr(import_module(f"{__package__}.{module}"), function)(encoder, data, **own, **run)

@@ -42,8 +42,7 @@ class MaskedHead(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """Return logits (m, v) of states (m, d)."""
-        logits: Tensor = self.model(inputs_embeds=states.unsqueeze(0)).logits[0]
-        return logits
+        return self.model(inputs_embeds=states.unsqueeze(0)).logits[0]
 
 
 def load_masked_head(encoder: Encoder) -> MaskedHead:

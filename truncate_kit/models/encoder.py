@@ -573,8 +573,7 @@ class Encoder(SentenceEncoder, nn.Module):
 
     def from_states(self, states: Tensor, attention_mask: Tensor) -> Tensor:
         """Return sentence vectors (b, out) from `token_states` (b, t, d)."""
-        vectors: Tensor = self.tail(pool(states, attention_mask, self.pooling))
-        return vectors
+        return self.tail(pool(states, attention_mask, self.pooling))
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Save as a sentence-transformers folder, replaced if it exists."""
@@ -662,5 +661,4 @@ def side_prompt(encoder: TextEncoder, names: Sequence[str]) -> str | None:
 
 def settings_of(encoder: TextEncoder) -> Mapping[str, Any]:
     """Return the sentence-transformers settings; empty without any."""
-    settings: Mapping[str, Any] = getattr(getattr(encoder, "reader", None), "settings", {})
-    return settings
+    return getattr(getattr(encoder, "reader", None), "settings", {})

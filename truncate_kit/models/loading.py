@@ -276,8 +276,7 @@ def load_backbone(
     report["missing_keys"] -= headless
     _check_names(folder, backbone, report)
     check_finite(backbone, folder)
-    loaded: PreTrainedModel = backbone.eval()
-    return loaded
+    return backbone.eval()
 
 
 def _check_names(folder: Path, backbone: PreTrainedModel, report: dict[str, Any]) -> None:

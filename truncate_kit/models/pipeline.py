@@ -179,8 +179,7 @@ class Dense(nn.Module):
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Map vectors (b, in) to (b, out)."""
-        out: Tensor = self.activation(self.linear(vectors))
-        return out
+        return self.activation(self.linear(vectors))
 
 
 class Normalize(nn.Module):

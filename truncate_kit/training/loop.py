@@ -588,8 +588,7 @@ def _beats_mkl() -> bool:
 def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return states (…, in) · weightᵀ (out, in) + bias (out,) by oneDNN, in float32 on the CPU."""
     if torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (states, weight, bias)):
-        result: Tensor = _Linear.apply(states, weight, bias)  # type: ignore[no-untyped-call]  # of our class
-        return result
+        return _Linear.apply(states, weight, bias)  # type: ignore[no-untyped-call]  # of our class
     return _product(states, weight, bias)
 
 
@@ -605,8 +604,7 @@ def _suits(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
 
 
 def _product(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    result: Tensor = torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
-    return result
+    return torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
 
 
 class _Linear(torch.autograd.Function):

@@ -103,8 +103,7 @@ class BlockAutoencoders(nn.Module):
 
     def errors(self, states: Tensor) -> Tensor:
         """Return reconstruction errors (L, b, d) of standardised states; predicting the mean has error variance 1."""
-        errors: Tensor = self(states) - self.networks.standardized(states)
-        return errors
+        return self(states) - self.networks.standardized(states)
 
 
 class RawStates(Examples, Evaluator):
