@@ -135,7 +135,7 @@ def _parameter(field: "dataclasses.Field[Any]") -> inspect.Parameter:
     choices = field.metadata["choices"] or (get_args(field.type) if get_origin(field.type) is Literal else ())
     kind: Any = str if parse and default is None else type(field.default if default is None else default)
     kind = get_args(field.type)[0] if kind is type(None) else kind
-    kind = Literal[tuple(choices)] if choices and not parse else kind
+    kind = details.pop("kind", Literal[tuple(choices)] if choices and not parse else kind)
     name = [details.pop("name")] if "name" in details else []
     option = typer.Option(*name, help=field.metadata["help"], rich_help_panel=field.metadata["panel"], **details)
     annotation: Any = Annotated[kind if default is not None else kind | None, option]

@@ -311,8 +311,8 @@ def setting(
 
     help: Option help; a field without it has no option.
     bounds: Bounds of the number, or of each number in a tuple.
-    option: How the option differs from the field: `name`, `parse` (input to value), `default` (as input), arguments of
-        `typer.Option`.
+    option: How the option differs from the field: `name`, `kind` (input type), `parse` (input to value), `default`
+        (as input), arguments of `typer.Option`.
     """
     metadata = {"help": help, "panel": panel, "bounds": bounds, "choices": choices, "option": option}
     return dataclasses.field(default=value, metadata=metadata)
