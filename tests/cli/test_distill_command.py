@@ -64,7 +64,7 @@ def test_json_and_again(texts, tiny_folder, capfd):
     assert len(first["candidates"]) == 3
     assert first["chosen"] in [row["blocks"] for row in first["candidates"][:2]]
     assert run_json(capfd, *command) == first
-    sizes = {"dims": 8, "words": 40, "texts_per_second": 20.0, "megabytes": 0.1}
+    sizes = {"dims": 8, "words": 40, "texts_per_second": 20.0, "pace": 1.0, "megabytes": 0.1}
     measured = LeanModel(blocks=(1, 3), precision="int8", score=81.5, **sizes)
     result = replace(DistillResult.read(texts.parent / "exported/lean/distill.json"), frontier=(measured,))
     begin(None)

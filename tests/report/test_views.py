@@ -131,7 +131,7 @@ def test_numbers_of_blocks_and_graphs():
     best, *_, every = view_of(beaten).tables
     assert [(row[0], row[1]) for row in best.rows] == [("1, 2, 3, 4", "fp32"), ("1, 3", "int8")]
     assert every.rows[1][3] == f"({second.score:.2f})"
-    frontier = (first, replace(points[1], texts_per_second=200.0), replace(third, score=90.0))
+    frontier = (first, replace(points[1], pace=200.0), replace(third, score=90.0))
     taken = view_of(replace(beaten, frontier=frontier, budget=Budget(speedup=2)))
     assert [row[-2] for row in taken.tables[0].rows] == ["", f"chosen at {second.dims}", ""]
     assert "2 times as fast" in taken.sentences[-1]

@@ -132,14 +132,14 @@ def a_distillation() -> DistillResult:
                "long": 17, "cut": 0, "compared": 0},
         search=SubsetSearch(leading=scores, baselines={"first": first}, tried=15, exact=True, seconds=1.0),
         candidates=tuple(
-            LeanModel(blocks=blocks, untrained=score, texts_per_second=400.0 / len(blocks),
+            LeanModel(blocks=blocks, untrained=score, texts_per_second=400.0 / len(blocks), pace=4.0 / len(blocks),
                       megabytes=0.004 * len(blocks), **(learned if blocks == (1, 3) else {"score": score}))
             for blocks, score in scores
         ),
         chosen=(1, 3), holds=True, scores=None, tryouts=(), needed=None,
         frontier=tuple(
             LeanModel(blocks=blocks, precision=precision, dims=16, words=100, score=score, megabytes=1.0,
-                      texts_per_second=speed)
+                      texts_per_second=speed, pace=speed)
             for blocks, precision, score, speed in GRAPHS
         ),
     )  # fmt: skip

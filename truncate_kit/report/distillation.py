@@ -101,7 +101,8 @@ def choice(result: DistillResult) -> str:
     within = in_points(result.budget.within or 0)
     sentence = (
         f"Chosen: {counted(len(result.chosen), 'block')} of {result.depth} ({listed(result.chosen)}), "
-        f"{_with_interval(result.speedup, student.speedup_interval)} times as fast"
+        f"{result.expected_speedup:.1f} times as fast by its operations, "
+        f"{_with_interval(result.speedup, student.speedup_interval)} measured"
     )
     if agreement is not None:
         common = f"{agreement.overlap:.0f} % [{agreement.overlap_low:.0f}, {agreement.overlap_high:.0f}]"
@@ -196,7 +197,11 @@ def _graphs(result: DistillResult, winner: LeanModel | None, *, every: bool) -> 
 
 
 def _costs(full: LeanModel) -> dict[str, Column]:
-    return {"speed": lambda row: f"{row.texts_per_second / full.texts_per_second:.2f} ×", "MB": "megabytes:.1f"}
+    return {
+        "expected": lambda row: f"{row.pace / full.pace:.1f} ×",
+        "speed": lambda row: f"{row.texts_per_second / full.texts_per_second:.2f} ×",
+        "MB": "megabytes:.1f",
+    }
 
 
 def _sizes_plot(result: DistillResult) -> Plot:

@@ -1,6 +1,9 @@
 """Distillation of a real miniature: it learns, keeps to its budget, and survives being killed."""
 
+import itertools
+import random
 import shutil
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -87,6 +90,17 @@ def test_the_student_comes_closer_to_the_full_model(full, texts, learned):
     seen = []
     assert lean_of(full, texts, out, blocks="2", progress=lambda *step: seen.append(step[0])) == result
     assert set(seen) == {"Reading texts"}, "the same call again learns nothing"
+
+
+def test_a_busy_machine_changes_no_choice(encoder, tmp_path, monkeypatch):
+    quiet = lean_of(encoder, TINY_TEXTS, tmp_path / "quiet", FEW, speedup=1.5)
+    ticks, draw = itertools.count(), random.Random(0)
+    monkeypatch.setattr(time, "perf_counter", lambda: next(ticks) + draw.random())  # a second or two between calls
+    busy = lean_of(encoder, TINY_TEXTS, tmp_path / "busy", FEW, speedup=1.5)
+    assert (len(busy.chosen), busy.chosen, busy.search.leading) == (2, quiet.chosen, quiet.search.leading)
+    assert busy.student.pace == quiet.student.pace
+    assert busy.student.texts_per_second != quiet.student.texts_per_second
+    assert encoder_digest(load_encoder(tmp_path / "busy/lean")) == encoder_digest(load_encoder(tmp_path / "quiet/lean"))
 
 
 def test_another_rate_searches_and_times_nothing_again(encoder, tmp_path):
@@ -221,7 +235,7 @@ def test_where_the_search_had_fewer_texts_candidates_are_scored_on_all(encoder, 
     texts = made_texts(840)  # 42 of them choose
     exact = dict(lean_of(encoder, texts, tmp_path / "all", blocks="2").search.leading)
     # A search of a tiny model over few texts never takes ten minutes: here any takes too long, and fewer texts do.
-    monkeypatch.setattr(subsets, "SEARCH_SECONDS", 0.0)
+    monkeypatch.setattr(subsets, "SEARCH_OPERATIONS", 0.0)
     monkeypatch.setattr(subsets, "FEWEST_SEARCHED", 41)  # so that few texts suffice
     result = lean_of(encoder, texts, tmp_path / "fewer", blocks="2")
     assert (result.search.exact, result.search.num_texts) == (False, 41)

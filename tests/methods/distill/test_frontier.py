@@ -87,7 +87,7 @@ def test_every_point_is_what_its_graph_gives(full, distilled, tmp_path):
     held_out = store.ids_at(np.concatenate([choosing, reporting]))
     assert found.covered == pytest.approx(100 * np.mean([set(row) <= learned for row in held_out]))
     assert first.speedup_interval == (1.0, 1.0)
-    values = [(float(f"{one.score:.2f}"), one.texts_per_second, -one.megabytes, -one.dims) for one in found.frontier]
+    values = [(float(f"{one.score:.2f}"), one.pace, -one.megabytes, -one.dims) for one in found.frontier]
     for one, mine in zip(found.frontier, values, strict=True):
         assert one.dominated == any(
             all(a >= b for a, b in zip(other, mine, strict=True)) and other != mine for other in values
@@ -118,9 +118,7 @@ def test_graphs_are_measured_once_and_merged_with_earlier_ones(full, distilled):
 
 
 def a_point(**changes):
-    made = LeanModel(
-        blocks=(1, 2), precision="fp32", dims=64, words=9, score=87.19, texts_per_second=14.2, megabytes=10.7
-    )
+    made = LeanModel(blocks=(1, 2), precision="fp32", dims=64, words=9, score=87.19, pace=14.2, megabytes=10.7)
     return replace(made, **changes)
 
 
@@ -131,13 +129,13 @@ def a_point(**changes):
         ({"score": 87.184}, False),  # 87.18
         ({"score": 87.1871, "megabytes": 10.8}, False),
         ({"score": 87.1871, "dims": 65}, False),
-        ({"score": 87.1871, "texts_per_second": 9.9}, False),
-        ({"score": 87.1871, "texts_per_second": 10.0}, False),  # what differs behind the printed digits alone
-        ({"score": 87.2, "texts_per_second": 10.0}, True),
+        ({"score": 87.1871, "pace": 9.9}, False),
+        ({"score": 87.1871, "pace": 10.0}, False),  # what differs behind the printed digits alone
+        ({"score": 87.2, "pace": 10.0}, True),
     ],
 )
 def test_scores_that_are_printed_alike_are_equal(changes, beats):
-    marked = mark_dominated([a_point(**changes), a_point(score=87.1941, texts_per_second=10.0)])
+    marked = mark_dominated([a_point(**changes), a_point(score=87.1941, pace=10.0)])
     assert marked[1].dominated == beats
 
 
@@ -156,7 +154,7 @@ def test_pairs_without_labels_carry_the_models_own_cosines(full):
 def test_blocks_that_an_earlier_frontier_has_are_taken_over_at_the_pace_of_now():
     def made(*rows):
         points = tuple(
-            a_point(blocks=blocks, score=score, texts_per_second=speed, megabytes=len(blocks))
+            a_point(blocks=blocks, score=score, texts_per_second=speed, pace=speed, megabytes=len(blocks))
             for blocks, speed, score in rows
         )
         return Measured(rows=points)
@@ -165,11 +163,11 @@ def test_blocks_that_an_earlier_frontier_has_are_taken_over_at_the_pace_of_now()
     before = made(((1, 2, 3), 20.0, 100.0), ((1,), 50.0, 90.0), ((1, 3), 30.0, 95.0))
     slow = made(((1, 2, 3), 20.0, 100.0), ((2, 3), 16.0, 94.0))
     found = merged_graphs([before, slow, now])
-    assert [(one.blocks, one.texts_per_second, one.dominated) for one in found] == [
-        ((1, 2, 3), 10.0, False),
-        ((1, 3), 15.0, False),
-        ((2, 3), 8.0, True),
-        ((1,), 30.0, False),
+    assert [(one.blocks, one.texts_per_second, one.pace, one.dominated) for one in found] == [
+        ((1, 2, 3), 10.0, 10.0, False),
+        ((1, 3), 15.0, 15.0, False),
+        ((2, 3), 8.0, 8.0, True),
+        ((1,), 30.0, 30.0, False),
     ]
     assert merged_graphs([now]) == now.rows
 

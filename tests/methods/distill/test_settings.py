@@ -15,7 +15,7 @@ from truncate_kit.methods.distill.settings import (
 )
 
 ROWS = [
-    LeanModel(blocks=blocks, score=50.0 + size, texts_per_second=600 / size, megabytes=4.0 * size)
+    LeanModel(blocks=blocks, score=50.0 + size, pace=600 / size, megabytes=4.0 * size)
     for size in (1, 2, 3, 4)
     for blocks in [tuple(range(1, size + 1))]
 ]
@@ -93,7 +93,7 @@ def test_a_budget_that_nothing_meets(values):
 
 
 def a_graph(blocks, precision, dims, score, speed, megabytes):
-    sizes = {"dims": dims, "words": 9, "texts_per_second": speed, "megabytes": megabytes}
+    sizes = {"dims": dims, "words": 9, "pace": speed, "megabytes": megabytes}
     return LeanModel(blocks=blocks, precision=precision, score=score, **sizes)
 
 

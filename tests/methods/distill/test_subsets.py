@@ -20,6 +20,7 @@ from truncate_kit.methods.distill.subsets import check_blocks, search_subsets
 from truncate_kit.models.layer_pooling import LayerPooling
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import keep
+from truncate_kit.training.costs import operations
 from truncate_kit.training.examples import PairEvaluator
 
 
@@ -69,25 +70,15 @@ class Heard(list):
         self.say = None
 
 
-@pytest.mark.parametrize(("seconds", "announced"), [(5.0, 0), (0.0, 1)])
-def test_a_search_that_is_long_is_announced(encoder, seconds, announced, monkeypatch):
-    heard = Heard()
-    monkeypatch.setattr(subsets, "ANNOUNCED_SECONDS", seconds)
-    found = search_subsets(encoder, evaluator_of(encoder), progress=heard)
-    assert (found.exact, found.num_texts, len(heard)) == (True, None, announced)
-
-
 def test_a_search_that_would_take_too_long_goes_over_fewer_and_shorter_texts(encoder, monkeypatch):
     evaluator, heard = evaluator_of(encoder, 90), Heard()
     monkeypatch.setattr(subsets, "FEWEST_SEARCHED", 41)  # so that few texts suffice
     monkeypatch.setattr(subsets, "SEARCHED_TOKENS", 5)
-    # No test can wait for a machine that slow: a block is taken to need 100 s in all over 41 texts.
     with monkeypatch.context() as patch:
-        patch.setattr(subsets, "_seconds", lambda *_: 100.0 / 7 / (41 * 5))
-        patch.setattr(subsets, "SEARCH_SECONDS", 101.0)
+        patch.setattr(subsets, "SEARCH_OPERATIONS", 7 * 41 * operations(encoder, 1, 5))
         found = search_subsets(encoder, evaluator, progress=heard)
     assert (found.exact, found.num_texts) == (True, 41)
-    assert "takes about 2 min: 7 runs of a block over 41 texts, cut to 5 tokens" in heard[0]
+    assert "blocks are searched on 41 texts, cut to 5 tokens" in heard[0]
     texts, smaller = evaluator.texts()[:41], evaluator.fewer(encoder, 41, 5)
     assert smaller.texts() == [row if len(row) <= 5 else [*row[:4], row[-1]] for row in texts]
     assert max(map(len, texts)) > 5
@@ -97,7 +88,7 @@ def test_a_search_that_would_take_too_long_goes_over_fewer_and_shorter_texts(enc
         patch.setattr(subsets, "SEARCH_BYTES", 4 * 16 * 4 * 41 * 5)
         found = search_subsets(encoder, evaluator)
     assert (found.exact, found.num_texts) == (True, 41)
-    monkeypatch.setattr(subsets, "SEARCH_SECONDS", 0.0)
+    monkeypatch.setattr(subsets, "SEARCH_OPERATIONS", 0.0)
     least = search_subsets(encoder, evaluator)
     assert (least.exact, least.num_texts) == (False, 41)
     assert least.best[-1][1] == pytest.approx(100)

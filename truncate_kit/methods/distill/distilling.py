@@ -60,6 +60,7 @@ from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import Normalize, save_encoder
 from truncate_kit.models.store import RunStore, origin_of, output_folder, run_key
 from truncate_kit.models.truncation import keep, keep_pieces, keep_words, kept_pieces
+from truncate_kit.training.costs import operations
 from truncate_kit.training.loop import ALONE, Group, Ids, isolated
 
 if TYPE_CHECKING:
@@ -110,22 +111,27 @@ def timed_on(encoder: Encoder) -> str:
 
 
 def side_by_side(
-    runs: Sequence[Callable[[], object]], num_texts: int, *, reference: int, progress: Progress = silent
+    runs: Sequence[Callable[[], object]],
+    num_texts: int,
+    *,
+    reference: int,
+    clock: Callable[[], float] = time.perf_counter,
+    progress: Progress = silent,
 ) -> list[Speed]:
     """Time all runs in each round, so that a disturbance slows all; each run encodes `num_texts` texts.
 
     reference: index of the run whose speed is 1.
     """
     seconds: list[list[float]] = [[] for _ in runs]
-    started = time.perf_counter()
+    started = clock()
     for round_ in range(MOST_ROUNDS + 1):
-        if round_ > ROUNDS and time.perf_counter() - started > SECONDS:
+        if round_ > ROUNDS and clock() - started > SECONDS:
             break
         for times, run in zip(seconds, runs, strict=True):
-            begin = time.perf_counter()
+            begin = clock()
             run()
             if round_:  # the first warms up
-                times.append(time.perf_counter() - begin)
+                times.append(clock() - begin)
         progress("Timing", min(round_, ROUNDS), ROUNDS)
     return speeds(np.array(seconds), num_texts, reference)
 
@@ -249,10 +255,7 @@ class Distillation:
             self._taught(order[0], few=order[1])
 
     def _saved(self, student: LeanModel) -> tuple[Encoder, VocabularyCut | None, LeanModel]:
-        """Return the model to save, its vocabulary cut, and the student's row.
-
-        Agreement after the cut is measured with a vocabulary that ignores the report texts.
-        """
+        """Return the model to save, its vocabulary cut, and the student's row, measured without the report's words."""
         lean = self.runs.encoder(run_name(student.blocks), self.encoder.device)
         if self.vocabulary is None:
             return lean, None, student
@@ -292,6 +295,7 @@ class Distillation:
                     blocks=subset,
                     score=0.0,
                     texts_per_second=rate,
+                    pace=1e9 / operations(self.encoder, len(subset), float(np.mean(list(map(len, ids))))),
                     speedup_interval=ends,
                     megabytes=megabytes_of(model.num_parameters),
                     agreement=self.report.agreement(model),
@@ -333,8 +337,7 @@ class Distillation:
     def _settled(self, row: LeanModel) -> LeanModel:
         """Replace the row's blocks by the best of the leading subsets after training on few texts.
 
-        Scores before training mislead: in all-MiniLM-L6-v2 blocks 5 and 6 lead, but 1 and 6 are better after training
-        (benchmarks/lean).
+        Scores before training mislead: in all-MiniLM-L6-v2 blocks 5 and 6 lead, 1 and 6 afterwards (benchmarks/lean).
         """
         leading = [one for one in self._search.leading if len(one[0]) == len(row.blocks)]
         if len(self.budget.named_blocks or ()) == len(row.blocks) or len(leading) < 2 or self._few is None:
@@ -345,7 +348,7 @@ class Distillation:
         return self._scored(row, best.blocks, best.untrained)
 
     def _after_learning(self, row: LeanModel, students: Sequence[LeanModel], chosen: Blocks) -> LeanModel:
-        """Return the best stored student of the row's size; for the chosen size, the chosen student."""
+        """Return the best stored student of the row's size, or the chosen one."""
         same = [student for student in students if len(student.blocks) == len(row.blocks)]
         if len(row.blocks) == len(chosen):
             same = [student for student in same if student.blocks == chosen]
@@ -360,8 +363,7 @@ class Distillation:
     def _frontier(self, chosen: Blocks) -> tuple[tuple[LeanModel, ...], float | None]:
         """Return all measured graphs and `Measured.covered`.
 
-        With `frontier`, first measure the full model and new students that have weights. Otherwise, return
-        earlier measurements if they include the chosen model.
+        With `frontier`, first measure new students that have weights. Otherwise, the chosen model must be known.
         """
         place = f"graphs-{timed_on(self.encoder)}-"
         measured = [one for name, one in self.runs.all(Measured).items() if name.startswith(place)]
@@ -380,8 +382,8 @@ class Distillation:
     def _measure_graphs(self, encoders: Sequence[tuple[Blocks, Encoder]]) -> Measured:
         """Export each encoder in both precisions, and measure the graphs; the full model is first.
 
-        The float layers of int8 graphs are chosen by the full model's cosines between held-out texts, not labels.
-        Vectors with the smaller vocabulary (pieces of training texts) come from the graph with all words.
+        Float layers of int8 graphs are chosen by the full model's cosines. Vectors with the smaller vocabulary (pieces
+        of training texts) come from the graph with all words.
         """
         texts, evaluator, report = self.texts, self.evaluator, self.report
         held_out = np.concatenate([self.choosing, self.reporting])
@@ -400,13 +402,14 @@ class Distillation:
         from truncate_kit.methods.distill.labels import PAIRS, own_pairs
 
         pairs = own_pairs(self.encoder, texts.read(held_out[: 2 * PAIRS].tolist()))
-        rows, calls = list[tuple[LeanModel, Tensor]](), list[Callable[[], object]]()
+        rows, calls, alone = list[tuple[LeanModel, Tensor]](), list[Callable[[], object]](), list[OnnxEncoder]()
         with tempfile.TemporaryDirectory() as scratch:
             for blocks, encoder in encoders:
                 for precision in PRECISIONS:
                     folder = Path(scratch) / f"{len(calls)}"
                     export_onnx(encoder, folder, ExportSettings(precision=precision), search_pairs=pairs)
                     runner = OnnxEncoder.load(folder, precision=precision, threads=torch.get_num_threads())
+                    alone.append(OnnxEncoder.load(folder, precision=precision, threads=1))  # others spin
                     size = sum(file.stat().st_size for file in graph_files(runner.file))
                     for words, sides in ids.items():
                         judging, reporting = map(runner.encode_ids, sides)
@@ -420,11 +423,15 @@ class Distillation:
                             rows.append((replace(graph, dims=dims, score=score, interval=ends), reporting[:, :dims]))
                         calls.append(partial(runner.encode_ids, sides[0][:TIMED_TEXTS]))
                     self.progress("Measuring graphs", len(calls), len(encoders) * len(PRECISIONS) * len(ids))
-            timed = side_by_side(calls, min(TIMED_TEXTS, len(evaluator.texts())), reference=0)
+            number, some = min(TIMED_TEXTS, len(evaluator.texts())), evaluator.texts()[:TIMED_TEXTS]
+            timed = side_by_side(calls, number, reference=0)
+            lone = [partial(runner.encode_ids, some) for runner in alone]
+            work = side_by_side(lone, number, reference=0, clock=time.process_time)
         rates = (speed for speed in timed for _ in SHARES)
+        paces = (float(f"{pace:.2g}") for pace, _ in work for _ in ids for _ in SHARES)
         marked = mark_dominated(
-            replace(row, texts_per_second=rate, speedup_interval=ends)
-            for (row, _), (rate, ends) in zip(rows, rates, strict=True)
+            replace(row, texts_per_second=rate, speedup_interval=ends, pace=pace)
+            for (row, _), (rate, ends), pace in zip(rows, rates, paces, strict=True)
         )
         return Measured(
             rows=tuple(
@@ -498,7 +505,7 @@ class Distillation:
 
 
 def best_tryout(tryouts: Sequence[LeanModel]) -> LeanModel:
-    """Return the best tryout by score; without labels, by overlap within the best interval (benchmarks/lean)."""
+    """Return the best tryout by score; without labels, by overlap within the best interval."""
     first = max(tryouts, key=lambda row: row.score)
     if first.agreement is None:
         return first

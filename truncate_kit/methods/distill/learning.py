@@ -213,7 +213,7 @@ class TokenWork(EncodingWork):
 
 
 def fastest(encoder: Encoder, folder: Path) -> Encoder | OnnxEncoder:
-    """Return the float32 graph in `folder`, exported if needed; on a GPU or if export fails, the encoder."""
+    """Return the float32 graph in `folder`, made if needed; on a GPU or if this fails, the encoder."""
     if encoder.device.type != "cpu" or importlib.util.find_spec("onnxruntime") is None:
         return encoder
     try:
@@ -263,7 +263,7 @@ def few_texts(
 ) -> tuple[TextStore, NDArray[np.int64]] | None:
     """Return a store and the places of a few short texts in it; needs at least ten texts.
 
-    If short texts are too few, others are truncated, and all are encoded again. places: in random order.
+    If they are too few, others are truncated. places: in random order.
     """
     number = min(FEW_TEXTS, len(places) // 10)
     if not number:

@@ -41,9 +41,9 @@ class Budget(Result):
     """Target size of the lean model, set by one field; by default `within` is one point.
 
     Attributes:
-        within: Keep the fewest blocks that lose at most this many points on held-out data after training. Without
-            labels, a point is `distilling.AGREEMENT_PER_POINT` points of agreement.
-        speedup: Keep the most blocks with at least this speedup over the full model.
+        within: Keep the fewest blocks that lose at most this many points after training. Without labels, a point is
+            `distilling.AGREEMENT_PER_POINT` points of agreement.
+        speedup: Keep the most blocks with at least this speedup over the full model, by operations.
         megabytes: Keep the most blocks with at most this many 10⁶ bytes of float32 weights.
         blocks: Number of blocks (3 or "3") or the blocks themselves ([1, 4, 6], "1..3,6"); stored as text.
     """
@@ -104,7 +104,7 @@ class Budget(Result):
         if self.blocks is not None:
             return len(row.blocks) == self.number
         if self.speedup is not None:
-            return row.texts_per_second >= self.speedup * full.texts_per_second
+            return round(row.pace / full.pace, 1) >= self.speedup  # as it is shown
         if self.megabytes is not None:
             return row.megabytes <= self.megabytes
         return row.score >= (needed or 0.0)
@@ -197,6 +197,7 @@ class LeanModel(Result):
     dims: int = 0  # leading dimensions of a graph's vectors
     words: int = 0  # vocabulary size of a graph
     texts_per_second: float = 0.0  # timed side by side
+    pace: float = 0.0  # decides: texts per 10⁹ operations, of a graph per processor second
     megabytes: float = 0.0  # graph files or float32 weights, 10⁶ bytes
     interval: tuple[float, float] | None = None  # 95 %, over labels, of the untrained model or graph
     speedup_interval: tuple[float, float] | None = None  # 95 %, relative to the full model, over timing rounds
@@ -307,6 +308,11 @@ class DistillResult(Result):
         return self.student.texts_per_second / self.candidates[-1].texts_per_second
 
     @property
+    def expected_speedup(self) -> float:
+        """Return the speedup by operations."""
+        return self.student.pace / self.candidates[-1].pace
+
+    @property
     def holds_unseen(self) -> bool | None:
         """Return whether the chosen model also keeps `within` on report data, if known."""
         if self.needed is None:
@@ -328,7 +334,7 @@ def within_limit(candidates: Sequence[LeanModel], budget: Budget) -> LeanModel:
     *lean, full = candidates
     fitting = [row for row in lean if budget.allows(row, full, None)]
     if not fitting:
-        fastest = max(row.texts_per_second for row in candidates) / full.texts_per_second
+        fastest = max(row.pace for row in candidates) / full.pace
         raise UsageError(
             f"No lean model is within the budget: lean models have {len(lean[0].blocks)} to {len(lean)} blocks, "
             f"are up to {fastest:.1f} times as fast as the full model and take "
@@ -339,16 +345,14 @@ def within_limit(candidates: Sequence[LeanModel], budget: Budget) -> LeanModel:
 
 
 def graph_within(rows: Sequence[LeanModel], budget: Budget, needed: float | None) -> LeanModel | None:
-    """Return the best graph within the budget: the fastest for `within`, else the graph with the best score.
+    """Return the best graph within the budget: the fastest for `within`, else the best; none for blocks.
 
-    Returns no graph for a budget of blocks. rows: the full model's float32 graph comes first.
+    rows: the full model's float32 graph comes first.
     """
     fitting = [] if budget.blocks is not None else [row for row in rows if budget.allows(row, rows[0], needed)]
     if budget.within is not None:
-        return max(fitting, key=lambda row: (row.texts_per_second, -row.dims, -row.megabytes, row.score), default=None)
-    return max(
-        fitting, key=lambda row: (round(row.score, 2), row.texts_per_second, -row.dims, -row.megabytes), default=None
-    )
+        return max(fitting, key=lambda row: (row.pace, -row.dims, -row.megabytes, row.score), default=None)
+    return max(fitting, key=lambda row: (round(row.score, 2), row.pace, -row.dims, -row.megabytes), default=None)
 
 
 def merged_graphs(measured: Sequence[Measured]) -> tuple[LeanModel, ...]:
@@ -356,9 +360,11 @@ def merged_graphs(measured: Sequence[Measured]) -> tuple[LeanModel, ...]:
     latest = measured[-1].rows
     rows = {(row.graph, row.dims): row for row in latest}
     for earlier in measured[:-1]:
-        pace = latest[0].texts_per_second / earlier.rows[0].texts_per_second
+        first, now = earlier.rows[0], latest[0]
         for row in earlier.rows:
-            rows.setdefault((row.graph, row.dims), replace(row, texts_per_second=row.texts_per_second * pace))
+            speed = row.texts_per_second * now.texts_per_second / first.texts_per_second
+            scaled = replace(row, texts_per_second=speed, pace=row.pace * now.pace / first.pace)
+            rows.setdefault((row.graph, row.dims), scaled)
     full, *rest = rows.values()
     return mark_dominated([full, *sorted(rest, key=lambda row: -len(row.blocks))])
 
@@ -372,7 +378,7 @@ def mark_dominated(rows: Iterable[LeanModel]) -> tuple[LeanModel, ...]:
     most = max(len(row.blocks) for row in rows)
 
     def values(row: LeanModel) -> tuple[float, ...]:
-        return round(row.score, 2), row.texts_per_second, -row.megabytes, -row.dims
+        return round(row.score, 2), row.pace, -row.megabytes, -row.dims
 
     def is_beaten(row: LeanModel) -> bool:
         return any(

@@ -10,20 +10,20 @@ import torch
 from torch import Tensor
 
 from truncate_kit.analysis.cka import cka_matrix
-from truncate_kit.core.errors import LayerNotHeldError, ModelError, counted, lasting
+from truncate_kit.core.errors import LayerNotHeldError, ModelError, counted
 from truncate_kit.core.progress import Progress, ProgressOption, announce, reporter, silent
 from truncate_kit.methods.distill.settings import Blocks, SubsetSearch
 from truncate_kit.models.encoder import Encoder, evaluating, length_batches, original_order
 from truncate_kit.models.truncation import BlockRunner, keep, kept_config
+from truncate_kit.training.costs import operations
 from truncate_kit.training.loop import Evaluator, Ids, precision
 
 LEADING = 4  # subsets kept per size: any one may be the best after training (benchmarks/lean)
 EXACT_DEPTH = 12  # 4,095 subsets
 BEAM = 8
 BATCH = 64
-SEARCH_SECONDS, SEARCH_BYTES = 600.0, 4 * 2**30
+SEARCH_OPERATIONS, SEARCH_BYTES = 6e13, 4 * 2**30  # about ten minutes on two cores
 FEWEST_SEARCHED, SEARCHED_TOKENS = 200, 128
-ANNOUNCED_SECONDS = 5.0
 
 
 def search_subsets(
@@ -36,9 +36,8 @@ def search_subsets(
 ) -> SubsetSearch:
     """Score subsets of the blocks of `encoder` without training.
 
-    Up to 12 blocks, every subset is scored, in 2^L − 1 block runs over the texts. For deeper models, a beam search
-    drops one block at a time from the `beam` best subsets of each size. `plan_search` shortens long searches.
-    With `blocks`, only this subset and the full model are scored.
+    Up to 12 blocks, every subset is scored, in 2^L − 1 block runs. For deeper models, a beam search drops one block at
+    a time from the `beam` best subsets of each size. With `blocks`, only this subset and the full model are scored.
 
     Raises `ModelError` if vectors combine several layers or come from heads.
     """
@@ -113,7 +112,7 @@ def _runners(encoder: Encoder, ids: Sequence[Ids]) -> Iterator[BlockRunner]:
 def _scores(
     evaluator: Evaluator, runners: Sequence[BlockRunner], subsets: Iterable[Blocks], progress: Progress = silent
 ) -> dict[Blocks, float]:
-    """Score subsets in sorted order, so that neighbours share the states after their common first blocks."""
+    """Score subsets in sorted order, so that neighbours share states."""
     scores: dict[Blocks, float] = {}
     order, ordered = original_order(_batches(evaluator.texts())), sorted(subsets)
     path: list[tuple[int, list[Tensor]]] = [(0, [runner.embedded for runner in runners])]
@@ -131,12 +130,12 @@ def _scores(
 
 
 def baseline_blocks(runners: Iterable[BlockRunner], depth: int) -> dict[str, list[Blocks]]:
-    """Return the blocks that each baseline keeps, for each number n of blocks, from one run over at least four texts.
+    """Return the blocks that each baseline keeps, for each number n of blocks.
 
     first: blocks 1 … n. even: n evenly spaced blocks, including the last. block_influence: the n blocks that change
     token directions most (ShortGPT, arXiv:2403.03853). angular: removes the consecutive blocks with the smallest
     angle between the token states before and after (PruneMe, arXiv:2403.17887; over all tokens). cka: the n blocks that
-    change the sentence vectors most, by debiased CKA.
+    change the sentence vectors most.
     """
     influence, angles, count = torch.zeros(depth), torch.zeros(depth + 1, depth + 1), 0
     vectors: list[Tensor] = []
@@ -169,18 +168,15 @@ def _largest(values: Tensor, number: int) -> Blocks:
 
 
 def plan_search(encoder: Encoder, evaluator: Evaluator, beam: int, progress: Progress) -> tuple[Evaluator, int | None]:
-    """Return the evaluator for the search, and the width if a beam search is needed; announce a long search.
+    """Return the evaluator for the search, and the width if a beam search is needed.
 
-    Shorten texts, then halve their number, then the beam width, until the search fits `SEARCH_SECONDS` and
-    `SEARCH_BYTES`.
+    Shorten texts, then halve their number, then the beam width, until the search fits; announce this.
     """
-    depth, per_token = encoder.depth, _seconds(encoder, evaluator)
+    depth = encoder.depth
     used, number, width = evaluator, len(evaluator.texts()), None if encoder.depth <= EXACT_DEPTH else beam
     while True:
-        tokens = _padded(used.texts())
-        runs = 2**depth - 1 if width is None else beam_runs(depth, width)
-        seconds, states = runs * per_token * tokens, 4 * encoder.width * tokens * (depth + 1)  # float32
-        if seconds <= SEARCH_SECONDS and states <= SEARCH_BYTES:
+        states = 4 * encoder.width * _padded(used.texts()) * (depth + 1)  # float32
+        if search_operations(encoder, used, width) <= SEARCH_OPERATIONS and states <= SEARCH_BYTES:
             break
         if used is evaluator:
             used = evaluator.fewer(encoder, number, SEARCHED_TOKENS)
@@ -191,27 +187,23 @@ def plan_search(encoder: Encoder, evaluator: Evaluator, beam: int, progress: Pro
             width = beam if width is None else width // 2
         else:
             break
-    if used is not evaluator or seconds > ANNOUNCED_SECONDS:
-        short = "" if used is evaluator else f", cut to {SEARCHED_TOKENS} tokens"
-        texts = f"{counted(runs, 'run')} of a block over {counted(len(used.texts()), 'text')}{short}"
-        announce(progress, f"The search for blocks takes about {lasting(seconds)}: {texts}.")
+    if used is not evaluator:
+        texts = f"{counted(len(used.texts()), 'text')}, cut to {SEARCHED_TOKENS} tokens"
+        announce(progress, f"To save time, blocks are searched on {texts}.")
     return used, width
+
+
+def search_operations(encoder: Encoder, evaluator: Evaluator, width: int | None) -> float:
+    """Count the operations of a search."""
+    runs, ids = 2**encoder.depth - 1 if width is None else beam_runs(encoder.depth, width), evaluator.texts()
+    longest = ((len(places), max(len(ids[place]) for place in places)) for places in _batches(ids))
+    return runs * sum(number * operations(encoder, 1, length) for number, length in longest)
 
 
 def beam_runs(depth: int, beam: int) -> int:
     """Estimate the block runs of a beam search over `depth` blocks; shared first blocks save about half."""
     tried = {size: min(math.comb(depth, size), beam * (size + 1)) for size in range(1, depth)}
     return depth + sum(number * (size + 1) // 2 for size, number in tried.items())
-
-
-def _seconds(encoder: Encoder, evaluator: Evaluator) -> float:
-    """Measure seconds per padded token of one block run with its score."""
-    few = evaluator.fewer(encoder, BATCH, SEARCHED_TOKENS)
-    runners, blocks = list(_runners(encoder, few.texts())), [(block,) for block in range(1, 1 + min(3, encoder.depth))]
-    _scores(few, runners, blocks[:1])  # warm up
-    begin = time.perf_counter()
-    _scores(few, runners, blocks)
-    return (time.perf_counter() - begin) / len(blocks) / _padded(few.texts())
 
 
 def _padded(ids: Sequence[Ids]) -> int:

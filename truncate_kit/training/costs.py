@@ -1,0 +1,36 @@
+"""Count operations and estimate durations."""
+
+import time
+from collections.abc import Sequence
+
+import torch
+
+from truncate_kit.models.encoder import Encoder
+from truncate_kit.training.loop import Ids
+
+LEARNING = 3.0
+"""Operations of a training step per forward pass."""
+
+
+def operations(encoder: Encoder, blocks: int, length: float) -> float:
+    """Return the floating-point operations of `blocks` blocks and all else, for a text of `length` tokens.
+
+    Two for each weight and token, 4 · width for each pair of tokens, 16 · width for each token elsewhere.
+    """
+    backbone, inside = encoder.backbone, encoder.backbone.get_submodule(encoder.family.blocks)
+    tables = {id(part.weight) for part in backbone.modules() if isinstance(part, torch.nn.Embedding)}
+    within = {id(weight) for weight in inside.parameters()}
+    others = [*backbone.parameters(), *encoder.tail.parameters()]
+    rest = sum(one.numel() for one in others if one.ndim == 2 and id(one) not in tables | within)
+    each = sum(one.numel() for one in inside.parameters() if one.ndim == 2) / max(1, len(list(inside.children())))
+    pairs = 4 * length * encoder.width
+    return length * (blocks * (2 * each + pairs) + 2 * rest + 16 * encoder.width)
+
+
+def seconds_per_operation(encoder: Encoder, ids: Sequence[Ids]) -> float:
+    """Measure the time of an operation on these texts."""
+    encoder.encode_ids(ids)  # warms up
+    begin = time.perf_counter()
+    encoder.encode_ids(ids)
+    seconds = time.perf_counter() - begin
+    return seconds / sum(operations(encoder, encoder.depth, len(row)) for row in ids)
