@@ -121,15 +121,14 @@ def exported_folder(tiny_folder: Callable[[str], Path], tmp_path_factory: pytest
 @pytest.fixture(scope="module")
 def prompting(tiny_folder: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
     """A function that saves a tiny BERT with these sentence-transformers settings."""
+    from tests.support.files import edit_json
     from truncate_kit.models.loading import load_encoder
     from truncate_kit.models.pipeline import save_encoder
 
     def saved(**settings: object) -> Path:
         folder = tmp_path_factory.mktemp("model") / "saved"
         save_encoder(load_encoder(tiny_folder("bert")), folder)
-        path = folder / "config_sentence_transformers.json"
-        known = json.loads(path.read_text()) if path.exists() else {}
-        path.write_text(json.dumps(known | settings))
+        edit_json(folder / "config_sentence_transformers.json", **settings)
         return folder
 
     return saved

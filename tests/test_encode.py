@@ -3,7 +3,6 @@
 import multiprocessing
 import os
 import random
-import resource
 import signal
 import time
 from pathlib import Path
@@ -12,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from tests.support.files import small_disk
 from truncate_kit.core.errors import DataError, FileProblemError, UsageError
 from truncate_kit.core.files import run_lock
 from truncate_kit.core.progress import Engine
@@ -171,13 +171,8 @@ def test_what_is_there_and_is_not_this_output_is_left_alone(encoder, tiny_folder
 def test_a_full_disk_is_said_and_the_same_command_continues(encoder, source, tmp_path):
     out, whole = tmp_path / "vectors.npy", tmp_path / "whole.npy"
     encode_file(encoder, source, whole, chunk=CHUNK)
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (6000, limits[1]))  # writes beyond fail, as on a full disk
-    try:
-        with pytest.raises(FileProblemError, match="Cannot write"):
-            encode_file(encoder, source, out, chunk=CHUNK)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    with small_disk(6000), pytest.raises(FileProblemError, match="Cannot write"):
+        encode_file(encoder, source, out, chunk=CHUNK)
     assert not out.exists()
     assert encode_file(encoder, source, out, chunk=CHUNK).resumed_at >= CHUNK
     assert out.read_bytes() == whole.read_bytes()

@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from tests.support.pairs import TEXTS, make_pairs
+from tests.support.training import swept
 from truncate_kit.bench.run import Subject, compare_training
 from truncate_kit.core.workspace import Origin, read_origin, was_trained
 from truncate_kit.data.pairs import PairSplits
@@ -17,8 +18,6 @@ from truncate_kit.methods.distill.distilling import distill
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.frozen.run import finetune_frozen
 from truncate_kit.methods.frozen.settings import FrozenSettings
-from truncate_kit.methods.tmft.finetune import finetune
-from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.store import encoder_digest
@@ -41,8 +40,7 @@ def tuned(plain, tmp_path):
 
 
 def tune(encoder, out):
-    settings, training = SweepSettings(layers="1", seeds=(0,)), TrainingSettings(epochs=1)
-    finetune(encoder, DATA, out=out, settings=settings, training=training)
+    swept(encoder, out, DATA, TrainingSettings(epochs=1), layers="1")
 
 
 def contrast(encoder, out):

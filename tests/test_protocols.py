@@ -16,13 +16,11 @@ def test_layer_combination():
     assert (settings.over, settings.dev_pairs, settings.splits, settings.up_to) == ("mean", 350, 5, None)
 
 
-@pytest.mark.parametrize(
-    ("objective", "epochs", "rows"), [("in-batch", 3, 256), ("hard-negatives", 3, 256), ("dropout", 1, 64)]
-)
-def test_layer_attention(objective, epochs, rows):
+@pytest.mark.parametrize(("objective", "epochs"), [("in-batch", 3), ("hard-negatives", 3), ("dropout", 1)])
+def test_layer_attention(objective, epochs):
     settings = ContrastiveSettings(objective=objective)
     training = settings.training("bert", 768)
-    assert (training.epochs, training.batch_size, training.warmup, training.weight_decay) == (epochs, rows, 0, 0)
+    assert (training.epochs, training.warmup, training.weight_decay) == (epochs, 0, 0)
     assert (settings.pooling, settings.over, settings.last_cls, settings.literal) == (
         "layer-attention", "both", True, False,
     )  # fmt: skip

@@ -10,6 +10,7 @@ import pytest
 from tests.support.files import pairs_file, words_folder
 from tests.support.pairs import WORDS, make_pairs
 from tests.support.retrieval import retrieval_folder
+from tests.support.training import swept
 from truncate_kit.core.errors import DataError
 from truncate_kit.core.workspace import Workspace
 from truncate_kit.data.pairs import PairSplits, TextPair, load_pairs, split_pairs
@@ -30,8 +31,6 @@ from truncate_kit.methods.distill.distilling import distill
 from truncate_kit.methods.distill.learning import RawTexts
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.priors import WordPrior
-from truncate_kit.methods.tmft.finetune import finetune
-from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.cutting import cut
 from truncate_kit.training.queries import choosing_queries
@@ -43,8 +42,7 @@ ONCE = TrainingSettings(epochs=1)
 
 def trained(folder: Path, model: Path, data: PairSplits, seed: int = 0, **more) -> Workspace:
     """A workspace in which a model was trained on `data`."""
-    settings = SweepSettings(layers="1", seeds=(seed,))
-    finetune(load_encoder(model), data, out=folder, settings=settings, training=ONCE, **more)
+    swept(load_encoder(model), folder, data, ONCE, layers="1", seeds=(seed,), **more)
     return Workspace(folder)
 
 

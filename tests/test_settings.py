@@ -19,7 +19,6 @@ from truncate_kit.methods.bert_lc.settings import CombineSettings
 from truncate_kit.methods.contrast.settings import ContrastiveSettings
 from truncate_kit.methods.distill.settings import Budget, DistillSettings
 from truncate_kit.methods.frozen.settings import FrozenSettings
-from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.training.settings import AdaptationSettings, TrainingSettings
 
@@ -40,7 +39,6 @@ WRONG = [
     (AnalysisSettings, "level", (0, 1)),
     (ExportSettings, "budget", (-1, math.inf)),
 ]
-STUDY = '[[models]]\nmodel = "mini-bert"\n[[tasks]]\ndata = "bundled"\n{task}\n[training]\n{training}\n'
 
 
 @pytest.mark.parametrize(("kind", "name", "values"), WRONG, ids=[f"{kind.__name__} {name}" for kind, name, _ in WRONG])
@@ -86,22 +84,6 @@ def test_threads_that_no_machine_starts(threads):
         check_threads(threads)
     with pytest.raises(UsageError, match="`count`"):
         Processes(threads)
-
-
-@pytest.mark.parametrize(("training", "task"), [("warmup = 1e9", ""), (f"epochs = {HUGE}", ""), ("", "batch_size = 0")])
-def test_a_study_refuses_the_same_values(tmp_path, training, task):
-    file = tmp_path / "study.toml"
-    file.write_text(STUDY.format(training=training, task=task))
-    with pytest.raises(UsageError, match=r"study\.toml"):
-        read_study(file)
-
-
-@pytest.mark.parametrize(
-    ("text", "blocks"),
-    [("4", (4,)), ("1,4,6", (1, 4, 6)), ("1..3,6", (1, 2, 3, 6)), (" 1, 3..4 ", (1, 3, 4)), ("2,2,1", (2, 2, 1))],
-)
-def test_blocks_are_numbers_and_ranges(text, blocks):
-    assert blocks_named(text) == blocks
 
 
 @pytest.mark.parametrize("text", ["", "all", "1,", "1..", "1.5", "3..1", "1..1000000000000"])

@@ -6,12 +6,9 @@ import pytest
 
 from tests.support.commands import run_both
 from tests.support.files import study_file
-from tests.support.pairs import word_splits
-from tests.support.training import SETTINGS
+from tests.support.training import SETTINGS, swept
 from truncate_kit.core.progress import TensorboardLog
 from truncate_kit.methods.study.result import StudyResult
-from truncate_kit.methods.tmft.finetune import finetune
-from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 
 
@@ -19,10 +16,8 @@ from truncate_kit.models.loading import load_encoder
 def logged(tiny_folder, tmp_path_factory):
     out = tmp_path_factory.mktemp("logged")
     with TensorboardLog(out / "tensorboard") as log:
-        settings = SweepSettings(layers="1,2", seeds=(0,), pick="best-dev")
-        more = {"settings": settings, "training": SETTINGS, "progress": log}
-        result = finetune(load_encoder(tiny_folder("bert")), word_splits(), out=out, **more)
-    return out, result
+        encoder = load_encoder(tiny_folder("bert"))
+        return out, swept(encoder, out, training=SETTINGS, layers="1,2", pick="best-dev", progress=log)
 
 
 def scalars(folder):

@@ -8,12 +8,11 @@ import pytest
 
 from tests.support.made_results import a_distillation, write_run
 from tests.support.pairs import make_pairs
+from tests.support.training import swept as trained
 from truncate_kit.core.errors import DivergedError, FileProblemError, UsageError
 from truncate_kit.core.files import run_lock
 from truncate_kit.core.workspace import Source, Workspace, clean, contents
 from truncate_kit.data.pairs import PairSplits
-from truncate_kit.methods.tmft.finetune import finetune
-from truncate_kit.methods.tmft.settings import SweepSettings
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.store import RunStore
 from truncate_kit.training.settings import TrainingSettings
@@ -22,8 +21,7 @@ DATA = PairSplits(name="pairs", train=make_pairs(24), dev=make_pairs(12, 1), tes
 
 
 def sweep(model: Path, folder: Path):
-    settings = SweepSettings(layers="1,2", seeds=(0,))
-    return finetune(load_encoder(model), DATA, out=folder, settings=settings, training=TrainingSettings(epochs=1))
+    return trained(load_encoder(model), folder, DATA, TrainingSettings(epochs=1), layers="1,2")
 
 
 @pytest.fixture(scope="module")

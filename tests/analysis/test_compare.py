@@ -3,10 +3,7 @@ import torch
 
 from tests.support import cka as reference
 from truncate_kit.analysis.cka import (
-    cka_matrix,
     compare_layers,
-    jackknife_error,
-    outlier_mask,
     relative_layers,
     text_blocks,
 )
@@ -78,12 +75,6 @@ def test_intervals_of_pairs_hold_as_often_as_they_say():
     assert float(torch.tensor(narrow).mean()) < 0.85 * held
 
 
-def test_jackknife_of_a_mean_is_its_textbook_interval():
-    values = torch.arange(10, dtype=torch.float64) ** 2
-    left_out = (values.sum() - values) / 9
-    assert float(jackknife_error(left_out)) == pytest.approx(float(values.std() / 10**0.5))
-
-
 def test_undefined_layers_are_none(states):
     x, y = states[0].clone(), states[1]
     x[0] = 1.0
@@ -92,14 +83,3 @@ def test_undefined_layers_are_none(states):
     assert curve.values[0] is None
     assert curve.low[0] is None
     assert None not in curve.values[1:]
-
-
-def test_outlier_dimensions_rule_cka_until_left_out(states):
-    x, y = states
-    kept = [d for d in range(10) if d != 3]
-    assert outlier_mask(x, 1)[2, 0].nonzero().flatten().tolist() == kept
-    _, matrix = compare_layers(x, y, outliers=1, blocks=0)
-    worst = y[1].var(0).argmax()
-    without = reference.cka(x[2][:, kept], y[1][:, [d for d in range(8) if d != worst]])
-    assert matrix[2][1] == pytest.approx(float(without), abs=1e-6)
-    assert matrix[2][1] > 2 * cka_matrix(x, y)[2, 1]

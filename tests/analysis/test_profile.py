@@ -71,19 +71,6 @@ def test_miniatures_show_what_was_published_of_them(name, falls, mini_bert, publ
         assert low < value < high < low + 0.1
 
 
-def test_bert_is_not_predicted_to_fall(mini_bert, published, shared_models, shared_data):
-    pairs = load_pairs(shared_data / "stsb/en").test
-    alone = profile(mini_bert, pairs=pairs, settings=AnalysisSettings(outliers=0, intervals=0))
-    assert alone.spearman == pytest.approx(published["bert, untrained, test"], abs=0.11)
-    assert alone.drop.from_layer is None
-    few = AnalysisSettings(max_texts=300, outliers=0)
-    itself = profile(load_encoder(shared_models / "mini-bert"), reference=mini_bert, pairs=pairs, settings=few)
-    assert itself.cka.values == pytest.approx([1.0] * 9, abs=1e-6)
-    assert itself.drop.from_layer is None
-    assert itself.num_texts in (299, 300)
-    assert alone.drop.confidence < itself.drop.confidence
-
-
 @pytest.mark.parametrize(("estimator", "kernel"), [("debiased", "linear"), ("biased", "rbf")])
 def test_cka_of_both_estimators_and_kernels(estimator, kernel, encoder, other):
     found = profile(encoder, TEXTS, reference=other, settings=AnalysisSettings(estimator=estimator, kernel=kernel))
@@ -133,16 +120,6 @@ def test_parameters_are_those_of_the_model_cut_at_each_layer(encoder, tiny_folde
     deberta = profile(load_encoder(tiny_folder("deberta-v3")), TEXTS)
     assert deberta.parameters[0] is None
     assert deberta.parameters[1] is not None
-
-
-def test_layers_of_different_depths_meet_at_the_same_relative_depth(encoder, other):
-    shallow = truncate(other, 1)
-    found = profile(encoder, TEXTS, reference=shallow)
-    assert (found.depth, found.reference_depth) == (3, 1)
-    assert found.cka.reference_layers == (0, 0, 1, 1)
-    assert torch.tensor(found.cka_matrix).shape == (4, 2)
-    alone = profile(encoder, TEXTS)  # is compared with its middle
-    assert (alone.reference, alone.cka.reference_layers) == (None, (1, 1, 1, 1))
 
 
 @pytest.mark.parametrize("with_reference", [True, False])

@@ -13,7 +13,6 @@ from truncate_kit.data.tables import iter_texts
 
 NAMES = ("sentence1", "sentence2", "score")
 ROWS = [(f"a {n}", f"b {n}", n % 6) for n in range(30)]
-HASH = "0a1b2c3d4e5f6071"
 SPLITS = {"train": ROWS[:10], "dev": ROWS[10:20], "test": ROWS[20:]}
 
 LAYOUTS = [
@@ -23,6 +22,7 @@ LAYOUTS = [
     "default/{}/part-00000-of-00001.ndjson",
     "snli_1.0/snli_1.0_{}.jsonl",
     "en/sts-{}.tsv",
+    "{}.csv",
 ]
 
 
@@ -41,11 +41,10 @@ def test_a_cloned_set_has_the_splits_that_load_dataset_finds(shared_cases):
         assert [(pair.first, pair.second, pair.target) for pair in splits.split(name)] == wanted
 
 
-@pytest.mark.parametrize(("dev", "test"), [("dev", "test"), ("validation", "eval"), ("trial", "evaluation")])
+@pytest.mark.parametrize("names", ["dev test", "validation eval", "trial evaluation", "valid test"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_splits_of_a_clone(tmp_path, layout, dev, test):
-    for split, rows in SPLITS.items():
-        name = {"dev": dev, "test": test}.get(split, split)
+def test_splits_of_a_clone(tmp_path, layout, names):
+    for name, rows in zip(["train", *names.split()], SPLITS.values(), strict=True):
         write_table(tmp_path / "stsb" / layout.format(name), NAMES, rows)
     (tmp_path / "stsb" / "dataset_infos.json").write_text("{}")
     write_table(tmp_path / "stsb" / ".cache" / "train.csv", NAMES, ROWS)
@@ -80,6 +79,7 @@ def test_shards_are_one_split(tmp_path):
         ("de/train.csv", "en/train.csv"),
         ("data/dev_matched.csv", "data/dev_mismatched.csv"),
         ("data/train.csv", "data/train.jsonl"),
+        ("dev.csv", "validation.csv"),
     ],
 )
 def test_two_sets_are_not_joined(tmp_path, one, other):

@@ -46,16 +46,6 @@ def test_every_format_gives_the_same_pairs(tmp_path, name):
     assert load_pairs(tmp_path / name, divide=False).train == read
 
 
-@pytest.mark.parametrize("dev", ["dev", "validation", "valid"])
-def test_folder_of_splits(tmp_path, dev):
-    for name in ("train.csv", f"{dev}.parquet", "test.jsonl.gz"):
-        write(tmp_path / name)
-    (tmp_path / "README.md").write_text("not data")
-    splits = load_pairs(tmp_path)
-    assert [name for name, _ in splits.items()] == ["train", "dev", "test"]
-    assert all(split.pairs == PAIRS for _, split in splits.items())
-
-
 @pytest.mark.parametrize("name", WRITERS)
 def test_files_are_read_as_pandas_wrote_them(tmp_path, name):
     WRITERS[name](tmp_path / name)
@@ -114,10 +104,6 @@ def test_bad_columns_are_named(tmp_path, names, columns, message):
 
 def test_bad_folders_are_named(tmp_path):
     with pytest.raises(DataError, match="holds no train, dev or test file"):
-        load_pairs(tmp_path)
-    for name in ("dev.csv", "validation.csv"):
-        write(tmp_path / name)
-    with pytest.raises(DataError, match=r"several files for dev: dev\.csv and validation\.csv"):
         load_pairs(tmp_path)
 
 

@@ -53,16 +53,6 @@ def test_a_divisor_makes_a_channel_and_its_row_of_weights_alike():
     assert divisor[4] == divisor[5] == 1  # nothing there to even out
 
 
-def test_where_no_divisor_helps_there_is_none():
-    even, uneven = np.ones(4, "f"), np.array([1, 1, 1, 50], "f")
-    weights = np.ones((4, 4), "f")
-    assert divisor_of(uneven, weights) is not None
-    assert divisor_of(even, weights) is None
-    assert divisor_of(np.zeros(4, "f"), weights) is None
-    assert divisor_of(uneven, None) is None
-    assert divisor_of(uneven, weights[:, :3]) is None
-
-
 def test_weights_that_layers_share_stay_shared(tiny_folder):
     """A divisor belongs to one value: weights that read two cannot follow both."""
     encoder = truncate(load_encoder(tiny_folder("albert")), 2)

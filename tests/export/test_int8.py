@@ -19,7 +19,7 @@ from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.data.pairs import PairSet, TextPair
 from truncate_kit.export.exporting import check_graph, export_onnx, odd_inputs
 from truncate_kit.export.graph import build_graph, fold_constants, save_graph, store_half, to_half
-from truncate_kit.export.int8 import quantizable, rounded
+from truncate_kit.export.int8 import quantizable
 from truncate_kit.export.record import ExportSettings, check_runnable, read_exports
 from truncate_kit.export.runtime import EncodingWork, OnnxEncoder
 from truncate_kit.models.loading import load_encoder, random_encoder
@@ -67,15 +67,6 @@ def exported(bert, tmp_path_factory):
     return folder, int8(bert, folder, 20, pairs=test, search_pairs=dev)
 
 
-@pytest.mark.parametrize(("axis", "limit"), [(0, 127), (0, 63), (1, 127)])
-def test_each_channel_is_rounded_to_its_own_scale(axis, limit):
-    weight = np.random.default_rng(0).normal(size=(7, 5)).astype(np.float32) * np.array([1, 10, 0.1, 0, 100], "f")
-    values, scale = rounded(weight, axis, limit)
-    assert values.dtype == np.int8
-    assert int(np.abs(values).max()) == limit  # the largest of each channel is the end of the range
-    assert np.all(np.abs(weight - values * scale) <= scale / 2 + 1e-7)
-
-
 @pytest.mark.parametrize(("flags", "bits"), [("avx2", 7), ("avx2 avx512_vnni", 8)])
 def test_bits_of_weights_follow_the_processor(flags, bits, bert, tmp_path, monkeypatch):
     monkeypatch.setenv(INSTRUCTIONS, flags)
@@ -97,14 +88,14 @@ def test_bits_of_weights_follow_the_processor(flags, bits, bert, tmp_path, monke
         block.output.dense.weight.T,
         bert.backbone.embeddings.word_embeddings.weight,
     ]
-    for weight in expected:
-        limit = 127 if weight is expected[-1] or bits == 8 else 63
-        weight = weight.detach().numpy()
+    for place, weight in enumerate(expected):
+        words, weight = place == len(expected) - 1, weight.detach().numpy()
+        limit = 127 if words or bits == 8 else 63
         alike = {name: value for name, value in integers.items() if value.shape == weight.shape}
         assert {np.abs(value).max() for value in alike.values()} <= {63, 127}
         restored = [value * tensors[name.replace("_int8", "_scale")] for name, value in alike.items()]
-        step = np.abs(weight).max() / limit
-        assert sum(np.abs(values - weight).max() <= step / 2 + 1e-7 for values in restored) == 1
+        step = np.abs(weight).max(axis=int(words), keepdims=True) / limit  # of each row of embeddings, of each column
+        assert sum((np.abs(values - weight) <= step / 2 + 1e-7).all() for values in restored) == 1
 
 
 def test_report_states_score_layers_and_invariance(exported, bert, monkeypatch):
@@ -225,6 +216,6 @@ def test_other_families_in_int8(name, layer, tiny_folder, tmp_path):
 
 
 def test_a_model_without_a_block_keeps_its_embeddings_in_int8_or_is_refused(tiny_folder, tmp_path):
-    """Only weights are rounded, no values. test_embeddings.py uses the same trace."""
+    """Only weights are rounded, no values."""
     encoder = truncate(load_encoder(tiny_folder("distilbert")), 0)
     assert int8(encoder, tmp_path / "out", 0.3, search_pairs=graded(encoder)).quantization["layers"] == 1

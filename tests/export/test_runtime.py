@@ -23,7 +23,6 @@ from truncate_kit.export.runtime import (
     load_text_encoder,
     open_session,
     stepped,
-    token_batches,
 )
 from truncate_kit.models.encoder import padded
 from truncate_kit.models.loading import load_encoder
@@ -145,19 +144,6 @@ def test_batches_run_by_io_binding(prompted):
     loaded._session = SimpleNamespace(io_binding=session.io_binding, run_with_iobinding=session.run_with_iobinding)
     feeds = padded([[2, 7, 9, 3], [2, 3]], 0)
     np.testing.assert_array_equal(loaded.run(feeds), session.run([OUTPUT], feeds)[0])
-
-
-def test_steps_of_lengths_add_at_most_an_eighth():
-    steps = [stepped(length, 512) for length in range(1, 513)]
-    assert len(set(steps)) == 56
-    for length, step in enumerate(steps, 1):
-        assert length <= step <= length * 9 / 8
-    assert stepped(510, 511) == 511  # no more than the graph takes
-    assert stepped(510, None) == 510
-    lengths = [3, 50, 1, 7, 7, 200, 2, 9]
-    batches = list(token_batches(lengths, 60))
-    assert sorted(place for batch in batches for place in batch) == list(range(len(lengths)))
-    assert all(len(batch) == 1 or len(batch) * max(lengths[place] for place in batch) <= 60 for batch in batches)
 
 
 def test_a_graph_that_fails_on_what_it_is_given_says_so(prompted):

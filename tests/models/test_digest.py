@@ -1,10 +1,8 @@
 """The digest changes with everything that affects vectors or training, and with that only."""
 
 import copy
-import json
 import shutil
 from functools import partial
-from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +11,7 @@ from torch import nn
 from transformers import BertJapaneseTokenizer, PhobertTokenizer
 
 from tests.support.families import SPECIAL, WORDS
+from tests.support.files import edit_json
 from tests.support.heads import make_heads
 from tests.support.word_pieces import make_splitting, sentences
 from truncate_kit.models.layer_pooling import LayerAttentionPooling, LayerPooling
@@ -64,11 +63,6 @@ def test_every_weight_counts_with_its_type_and_its_place(encoder):
         weight.view(-1)[-1] = last
     assert encoder_digest(encoder) == before
     assert encoder_digest(copy.deepcopy(encoder).to(torch.bfloat16)) != before
-
-
-def edit(folder: Path, name: str, **values) -> None:
-    path = folder / name
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
 def _set(**values):
@@ -195,12 +189,14 @@ def test_neither_folder_nor_name_nor_way_of_attention_count(tiny_folder, tmp_pat
     before = encoder_digest(load_encoder(folder))
     moved = shutil.copytree(folder, tmp_path / "elsewhere/model")
     assert encoder_digest(load_encoder(moved)) == encoder_digest(load_encoder(folder, attention="eager")) == before
-    edit(moved, "config.json", architectures=["BertForMaskedLM"], transformers_version="4.1.0", _name_or_path="owner/x")
-    edit(moved, "config.json", id2label={"0": "yes", "1": "no"}, use_cache=False, classifier_dropout=0.5)
+    edit_json(
+        moved / "config.json", architectures=["BertForMaskedLM"], transformers_version="4.1.0", _name_or_path="owner/x"
+    )
+    edit_json(moved / "config.json", id2label={"0": "yes", "1": "no"}, use_cache=False, classifier_dropout=0.5)
     encoder = load_encoder(moved)
     encoder.settings = {"prompts": {"query": "", "document": ""}, "default_prompt_name": "query"}
     assert encoder_digest(encoder) == before
-    edit(moved, "config.json", num_attention_heads=4)
+    edit_json(moved / "config.json", num_attention_heads=4)
     assert encoder_digest(load_encoder(moved)) != before
 
 

@@ -122,12 +122,3 @@ def test_tokenizers_that_cannot_be_cut_are_refused(encoder, tmp_path):
     encoder.tokenizer = BertJapaneseTokenizer(tmp_path / "vocab.txt", word_tokenizer_type="basic")
     with pytest.raises(ModelError, match="not a fast one"):
         keep_words(encoder, ["猫"])
-
-
-def test_real_model(minilm):
-    encoder, texts = load_encoder(minilm), ["A cat sat on the mat.", "Two dogs are running through the snow."]
-    after = keep_words(encoder, texts)
-    assert after.backbone.config.vocab_size < 3000
-    assert torch.equal(after.vectors(texts), encoder.vectors(texts))
-    long_word = piece_ids(after, ["Photosynthesis ☃"])[0]
-    assert [after.tokenizer.convert_ids_to_tokens(long_word).count(name) for name in ("[UNK]", "##s")] == [1, 3]

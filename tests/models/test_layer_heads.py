@@ -52,22 +52,6 @@ def plain_score(heads, distances):
     return np.exp(-height)
 
 
-def test_batched_networks_equal_a_loop_of_linear_layers_also_in_their_gradients():
-    networks, states = make_heads().networks, torch.randn(3, 4, 16)
-    codes = [code for run in networks(states) for code in run]
-    for found, expected in zip(codes, plain_codes(networks, states), strict=True):
-        torch.testing.assert_close(found, expected, atol=1e-6, rtol=1e-5)
-    sum(code.square().sum() for code in codes).backward()
-    singles = single_networks(networks)
-    moved = (states - networks.mean) / networks.scale
-    sum(torch.tanh(linear(state)).square().sum() for linear, state in zip(singles, moved, strict=True)).backward()
-    flat = [gradient.T for run in networks.layers[0].weights for gradient in run.grad]
-    for found, linear in zip(flat, singles, strict=True):
-        torch.testing.assert_close(found, linear.weight.grad, atol=1e-5, rtol=1e-4)
-    shifts = torch.cat([bias.grad for bias in networks.layers[0].biases])
-    torch.testing.assert_close(shifts, torch.cat([linear.bias.grad for linear in singles]), atol=1e-5, rtol=1e-4)
-
-
 @pytest.mark.parametrize("kind", ["exp", "sigmoid"])
 def test_vectors_distances_and_scores(kind):
     heads, states = make_heads(kind=kind), torch.randn(3, 5, 16)

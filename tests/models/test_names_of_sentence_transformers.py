@@ -1,8 +1,6 @@
 """Both encoders take the methods and arguments of sentence-transformers, and give its values."""
 
 import pickle
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
 
 import numpy as np
 import pytest
@@ -13,6 +11,7 @@ from sklearn.model_selection import cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
 
+from tests.support.processes import Program
 from truncate_kit.core.errors import UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.runtime import OnnxEncoder
@@ -78,12 +77,14 @@ def test_they_are_saved_pickled_and_used_by_scikit_learn(both, tmp_path):
     assert scores.min() > 0.9
 
 
-def num_states(pickled: bytes) -> int:
-    encoder = pickle.loads(pickled)
-    return len(encoder.hidden_states(encoder.tokenize(["a"])))
+_READ = """
+import pickle, sys
+from pathlib import Path
+encoder = pickle.loads(Path(sys.argv[1]).read_bytes())
+print(len(encoder.hidden_states(encoder.tokenize(["a"]))))
+"""
 
 
-def test_a_process_that_built_no_such_model_reads_the_states_of_a_pickled_one(tiny_folder):
-    encoder = load_encoder(tiny_folder("bert"))
-    with ProcessPoolExecutor(1, get_context("spawn")) as pool:
-        assert pool.submit(num_states, pickle.dumps(encoder)).result() == encoder.depth + 1
+def test_a_process_that_built_no_such_model_reads_the_states_of_a_pickled_one(encoder, tmp_path):
+    (tmp_path / "encoder").write_bytes(pickle.dumps(encoder))
+    assert Program(_READ, tmp_path / "encoder").communicate()[0] == f"{encoder.depth + 1}\n"

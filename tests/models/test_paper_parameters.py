@@ -3,7 +3,7 @@
 import pytest
 from transformers import BertConfig, DebertaV2Config, ElectraConfig
 
-from truncate_kit.models.truncation import paper_parameters, parameters_kept
+from truncate_kit.models.truncation import paper_parameters
 
 
 def bert(layers, hidden, heads, vocabulary=30522):
@@ -49,10 +49,3 @@ PUBLISHED = {
 @pytest.mark.parametrize(("model", "layer"), PUBLISHED)
 def test_equal_to_the_papers_tables(model, layer):
     assert round(paper_parameters(CONFIGS[model], layer) / 1e6, 2) == PUBLISHED[model, layer]
-
-
-def test_what_is_kept_also_counts_the_projection_but_never_the_pooler():
-    config = CONFIGS["ELECTRA-D-small"]
-    projection = 128 * 256 + 256
-    assert parameters_kept(config)[12] == paper_parameters(config, 12) + projection
-    assert parameters_kept(CONFIGS["BERT-tiny"])[2] == paper_parameters(CONFIGS["BERT-tiny"], 2)

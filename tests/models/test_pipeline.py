@@ -15,6 +15,7 @@ from transformers import AutoModel
 
 from tests.support.fake_hub import COMMIT, logged_in
 from tests.support.families import TINY_CONFIGS
+from tests.support.files import edit_json
 from truncate_kit.core.errors import FileProblemError, ModelError
 from truncate_kit.models.loading import load_encoder, position_limit
 from truncate_kit.models.pipeline import save_encoder
@@ -42,21 +43,12 @@ def pipeline(tiny_folder, tmp_path_factory):
     return folder, torch.as_tensor(model.encode(TEXTS))
 
 
-def test_reads_as_sentence_transformers_does(pipeline):
-    folder, expected = pipeline
-    encoder = load_encoder(folder)
-    assert encoder.pooling == "cls"
-    assert encoder.max_length == 9
-    torch.testing.assert_close(encoder.vectors(TEXTS), expected, atol=1e-5, rtol=1e-4)
-
-
 @pytest.mark.parametrize("architecture", ["roberta", "xlnet"])
 def test_how_texts_are_read_is_found_under_the_older_names(pipeline, tmp_path, architecture):
     """With the tokenizer's maximum length the long texts would have other vectors."""
     folder, expected = shutil.copytree(pipeline[0], tmp_path / "model"), pipeline[1]
-    reading = json.loads((folder / "sentence_bert_config.json").read_text()) | {"max_seq_length": 5}
-    (folder / "sentence_bert_config.json").unlink()
-    (folder / f"sentence_{architecture}_config.json").write_text(json.dumps(reading))
+    reading = (folder / "sentence_bert_config.json").rename(folder / f"sentence_{architecture}_config.json")
+    edit_json(reading, max_seq_length=5)
     peer = SentenceTransformer(str(folder), device="cpu")
     encoder = load_encoder(folder)
     assert encoder.max_length == peer.max_seq_length == 5
@@ -71,8 +63,7 @@ def test_how_texts_are_read_is_found_under_the_older_names(pipeline, tmp_path, a
 
 def test_special_tokens_keep_their_case(tiny_folder, tmp_path):
     folder = save_encoder(load_encoder(tiny_folder("bert")), tmp_path / "model")
-    reading = json.loads((folder / "sentence_bert_config.json").read_text()) | {"do_lower_case": True}
-    (folder / "sentence_bert_config.json").write_text(json.dumps(reading))
+    edit_json(folder / "sentence_bert_config.json", do_lower_case=True)
     texts = ["The CAT [MASK] SAT [SEP] on", "[MASK]", "THE dog", ""]
     expected = torch.as_tensor(SentenceTransformer(str(folder), device="cpu").encode(texts))
     encoder = load_encoder(folder)

@@ -1,6 +1,5 @@
 """Pooling against loops over tokens; padding on either side never enters."""
 
-import json
 import shutil
 
 import pytest
@@ -8,6 +7,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 
 from tests.support.families import PLAIN_POOLING, TEXTS
+from tests.support.files import edit_json
 from truncate_kit.models.encoder import POOLING_MODES
 from truncate_kit.models.layer_pooling import pool
 from truncate_kit.models.loading import load_encoder
@@ -44,8 +44,7 @@ def test_a_text_without_tokens_is_zeros_alone_as_among_others(name, tiny_folder)
 )
 def test_a_folder_that_states_no_pooling_is_pooled_as_by_sentence_transformers(changes, wanted, tiny_folder, tmp_path):
     folder = shutil.copytree(tiny_folder("qwen3"), tmp_path / "model")
-    config = folder / "config.json"
-    config.write_text(json.dumps(json.loads(config.read_text()) | changes))
+    edit_json(folder / "config.json", **changes)
     encoder = load_encoder(folder)
     assert encoder.pooling == wanted
     theirs = torch.as_tensor(SentenceTransformer(str(folder), device="cpu").encode(TEXTS))

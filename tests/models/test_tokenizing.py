@@ -13,6 +13,7 @@ from tokenizers import Tokenizer
 from transformers import AutoModel
 
 from tests.support.families import TINY_CONFIGS
+from tests.support.files import edit_json
 from tests.support.shared import shared_part
 from tests.support.word_pieces import KINDS, make_splitting, sentences
 from truncate_kit.core.errors import ModelError
@@ -87,8 +88,7 @@ def test_a_class_in_python_gives_way_to_the_file(tmp_path):
     folder = make_splitting("roberta", tmp_path / "model")
     (folder / "vocab.txt").write_text("ab@@ 1\nc 1\n")
     (folder / "bpe.codes").write_text("a b 1\n")
-    settings = json.loads((folder / "tokenizer_config.json").read_text()) | {"tokenizer_class": "PhobertTokenizer"}
-    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    edit_json(folder / "tokenizer_config.json", tokenizer_class="PhobertTokenizer")
     check(folder, tmp_path / "saved")
 
 

@@ -1,8 +1,6 @@
 """Tasks in several processes: what they give, what they tell, and what happens when one of them dies."""
 
-import copy
 import os
-import pickle
 import signal
 
 import psutil
@@ -120,13 +118,3 @@ def test_no_worker_outlives_the_process_that_started_it(how, count):
     running.communicate()
     _, alive = psutil.wait_procs(workers, timeout=30)
     assert not alive
-
-
-def test_an_encoder_that_has_shown_its_layers_can_be_sent(encoder):
-    """As `finetune --workers` sends it, after its search has looked at all layers."""
-    batch = {"input_ids": torch.tensor([[2, 5, 7, 3]]), "attention_mask": torch.ones(1, 4, dtype=torch.long)}
-    with torch.no_grad():
-        expected = torch.stack(encoder.hidden_states(batch))
-        for sent in (pickle.loads(pickle.dumps(encoder)), copy.deepcopy(encoder), encoder):
-            for _ in range(2):
-                torch.testing.assert_close(torch.stack(sent.hidden_states(batch)), expected, rtol=0, atol=0)

@@ -3,12 +3,12 @@
 import functools
 import json
 import re
-import resource
 from typing import Any
 
 import jsonschema
 import pytest
 
+from tests.support.files import small_disk
 from truncate_kit_cli.app import command_of, function_of, main
 
 Capture = pytest.CaptureFixture[str]
@@ -85,13 +85,9 @@ def fails(capture: Capture, *arguments: object) -> str:
 
 
 def fails_on_a_full_disk(capsys: Capture, limit: int, *arguments: object) -> str:
-    """The message where no file may grow beyond `limit` bytes, here and in processes that the command starts."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
-    try:
+    """The message where no file may grow beyond `limit` bytes."""
+    with small_disk(limit):
         message, hint = fails(capsys, *arguments).splitlines()
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert message.startswith("Error: Cannot write ")
     assert ".tmp/" not in message
     assert hint.startswith("Hint: Free some space")

@@ -1,6 +1,5 @@
 """The same program in two processes that train together, and what is compared with one process."""
 
-import json
 import socket
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tests.support.families import make_tiny
+from tests.support.files import edit_json
 from tests.support.processes import Program
 
 
@@ -43,8 +43,5 @@ def assert_same(found: Mapping[str, Tensor], expected: Mapping[str, Tensor], tol
 
 def tiny_without_dropout(folder: Path) -> Path:
     """A tiny BERT whose configuration draws nothing in training."""
-    make_tiny("bert", folder)
-    config = json.loads((folder / "config.json").read_text())
-    config |= {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    (folder / "config.json").write_text(json.dumps(config))
+    edit_json(make_tiny("bert", folder) / "config.json", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     return folder

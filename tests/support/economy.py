@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 import typer.main
 from markupsafe import Markup
 from matplotlib.figure import Figure
@@ -27,10 +26,6 @@ from truncate_kit.report.view import Plot
 # A PNG of one white pixel.
 PIXEL = base64.b64decode("iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGP4DwABAQEAsTj2FAAAAABJRU5ErkJggg==")
 PRELOADED = "tests.support.preloaded"
-
-
-def _unless_without_memory(reset: Callable[[Any], None]) -> Callable[[Any], None]:
-    return lambda layer: None if layer.weight.is_meta else reset(layer)
 
 
 def _without_drawing(write: Callable[..., None]) -> Callable[..., None]:
@@ -69,7 +64,6 @@ def economical(folder: Path) -> Iterator[None]:
     - Nobody waits for the disk: tests kill processes, but no machine.
     - Calls are timed a few times only, and without rests between them.
     - Graphs run in one thread: that of the tests beside these waits in no loop for the next call.
-    - Layers that loading builds before it has their weights draw none.
     - Figures, and charts of pages, are plotted, but drawn only where a test asks for it (`drawing`): each takes an
       eighth of a second.
     - transformers reports errors only; silencing it, at each load, then changes nothing and clears no cache.
@@ -89,8 +83,6 @@ def economical(folder: Path) -> Iterator[None]:
         patch.setattr(chart, "inline_svg", _undrawn)
         for module in (exporting, runtime):
             patch.setattr(module, "usable_cores", lambda: 1)
-        for kind in (torch.nn.Linear, torch.nn.Embedding):
-            patch.setattr(kind, "reset_parameters", _unless_without_memory(kind.reset_parameters))
         preload = ForkServerContext.set_forkserver_preload
         patch.setattr(ForkServerContext, "set_forkserver_preload", lambda self, _: preload(self, [PRELOADED]))
         patch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))

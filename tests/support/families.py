@@ -102,15 +102,10 @@ def tiny_tokenizer() -> PreTrainedTokenizerFast:
     return PreTrainedTokenizerFast(tokenizer_object=backend, **names, eos_token="[SEP]", model_max_length=36)
 
 
-def make_tiny(name: str, folder: Path, *, seed: int = 0, blocks: int | None = None) -> Path:
-    """Save a random model of the named row of `TINY_CONFIGS` with a tokenizer; returns the folder.
-
-    blocks: number of them, None for three; of families whose configuration calls them `num_hidden_layers`.
-    """
+def make_tiny(name: str, folder: Path, *, seed: int = 0) -> Path:
+    """Save a random model of the named row of `TINY_CONFIGS` with a tokenizer; returns the folder."""
     torch.manual_seed(seed)
     config = TINY_CONFIGS[name]
-    if blocks is not None:
-        config = type(config)(**config.to_dict() | {"num_hidden_layers": blocks})
     model = _CLASSES[name](config) if name in _CLASSES else AutoModel.from_config(config)
     for parameter in model.parameters():  # wide enough that a wrong layer cannot hide in rounding
         parameter.data.add_(torch.randn_like(parameter) * 0.2)

@@ -1,9 +1,11 @@
 """Files that commands and studies read, and write."""
 
+import contextlib
 import csv
 import gzip
 import json
-from collections.abc import Iterable, Sequence
+import resource
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +41,23 @@ def write_table(path: Path, columns: Sequence[str], rows: Sequence[Sequence[obje
             writer = csv.writer(stream, dialect="excel-tab" if kind == "tsv" else "excel", lineterminator="\n")
             writer.writerows([columns, *rows])
     return path
+
+
+def edit_json(path: Path, **values: Any) -> None:
+    """Set values of a JSON file, which need not be there."""
+    known = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps(known | values, default=str))
+
+
+@contextlib.contextmanager
+def small_disk(limit: int) -> Iterator[None]:
+    """No file may grow beyond `limit` bytes, here and in processes that start meanwhile: as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def pairs_file(path: Path, column: str, values: Sequence[object]) -> Path:

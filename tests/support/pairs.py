@@ -64,8 +64,8 @@ def labelled_pairs(count: int, seed: int = 0, cuts: Sequence[float] = (0.4,)) ->
     return dataclasses.replace(graded, pairs=pairs, scale=(0.0, float(len(cuts))), classes=names)
 
 
-def labelled_splits(cuts: Sequence[float] = (0.4,), train: int = 64) -> PairSplits:
-    first, dev, test = (labelled_pairs(count, seed, cuts) for seed, count in enumerate((train, 40, 40)))
+def labelled_splits(cuts: Sequence[float] = (0.4,)) -> PairSplits:
+    first, dev, test = (labelled_pairs(count, seed, cuts) for seed, count in enumerate((64, 40, 40)))
     return PairSplits(name="words", train=first, dev=dev, test=test)
 
 

@@ -19,7 +19,6 @@ import torch
 from filelock import FileLock
 from torch import Tensor
 
-from tests.support.exporters import spare_exporters
 from truncate_kit.core.hardware import Target
 from truncate_kit.export import graph as tracing
 from truncate_kit.models.encoder import Encoder
@@ -101,7 +100,6 @@ def remembered_traces(folder: Path) -> Iterator[None]:
         return onnx_ir.serde.deserialize_model(onnx.ModelProto.FromString(file.read_bytes()))
 
     def remembered(encoder: Encoder) -> Any:
-        spare_exporters()
         return kept(encoder, lambda: traced_anew(encoder))
 
     def graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True) -> Any:

@@ -6,6 +6,7 @@ import random
 import pytest
 import torch
 
+from tests.fuzz.mutating import mutated
 from tests.support.trials import made_trial
 from truncate_kit.core.errors import FileProblemError
 from truncate_kit.core.results import append_records, read_records
@@ -16,27 +17,11 @@ from truncate_kit.training.settings import Trial
 
 KEY = "0" * 64
 TRIAL = made_trial(3, 1, dev=(70.25, 71.5))
-SEED = 20261123
 
 
-def damaged(content, number, seed=SEED):
-    """Copies of some bytes, each with one to three of them changed, or a part cut out, doubled or moved to the end."""
-    drawn = random.Random(seed)
-    for _ in range(number):
-        copy, kind = bytearray(content), drawn.randrange(6)
-        start = drawn.randrange(len(copy))
-        part = copy[start : start + drawn.randrange(1, 40)]
-        if kind < 3:
-            for _ in range(kind + 1):
-                copy[drawn.randrange(len(copy))] ^= 1 << drawn.randrange(8)
-        elif kind == 3:
-            del copy[start : start + len(part)]
-        elif kind == 4:
-            copy[start:start] = part
-        else:
-            del copy[start:]
-        if copy != content:
-            yield bytes(copy)
+def damaged(content, number):
+    drawn = random.Random(20261123)
+    return [copy for copy in (mutated(content, drawn) for _ in range(number)) if copy != content]
 
 
 def test_a_changed_result_is_not_read(tmp_path):
@@ -86,7 +71,7 @@ def test_damaged_weights_and_tensors_of_a_run_are_as_good_as_gone(tmp_path, tiny
         store.tensor("states", lambda: value)
     assert RunStore(tmp_path, KEY).has_weights(TRIAL.name)
     file = store.weights(TRIAL.name) / "model.safetensors"
-    file.write_bytes(next(damaged(file.read_bytes(), 1)))
+    file.write_bytes(damaged(file.read_bytes(), 9)[0])
     again = RunStore(tmp_path, KEY)
     assert not again.has_weights(TRIAL.name)
     file = store.weights("states") / "model.safetensors"

@@ -10,7 +10,7 @@ from tests.support.retrieval import judged_folder, write_lines
 from tests.support.training import SHORT, swept, without_dropout
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.data.retrieval import read_retrieval, with_queries
-from truncate_kit.data.seen import seen_among, unseen_queries
+from truncate_kit.data.seen import unseen_queries
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.methods.tmft.finetune import finetune
 from truncate_kit.models.loading import load_encoder
@@ -155,9 +155,4 @@ def test_who_taught_and_chose_is_known_afterwards(tiny_folder, tmp_path):
     assert result.lean.test == pytest.approx(expected, abs=1e-3)
     with pytest.raises(UsageError, match="The objective search needs queries for evaluation"):
         finetune(encoder, data, out=tmp_path / "without", training=SEARCH)
-    whole = read_retrieval(folder)
-    warning = f"lean was trained or selected on 36 of 48 queries of {whole.name}"
-    assert seen_among(whole, lean).startswith(warning)
-    left, how = unseen_queries(whole, lean)
-    assert set(left.queries) == set(reports.queries)
-    assert how.startswith(warning)
+    assert set(unseen_queries(read_retrieval(folder), lean)[0].queries) == set(reports.queries)

@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from sklearn.metrics import ndcg_score
 
 from tests.support.retrieval import judged_set
 from truncate_kit.core.errors import DataError
@@ -22,25 +21,6 @@ def a_set(queries):
     documents = [f"{one} {other}" for one in WORDS for other in WORDS[:4]]
     asked = [f"{WORDS[place % 15]} {WORDS[place // 15]} tree" for place in range(queries)]
     return judged_set(documents, asked, ({place: 1.0, place + 3: 2.0} for place in range(queries)))
-
-
-def test_the_halves_are_scored_as_by_scikit_learn(tiny_folder):
-    encoder, data = load_encoder(tiny_folder("bert")), a_set(25)
-    choosing, reporting = halves(encoder, data)
-    found = {}
-    for half in (choosing, reporting):
-        texts = half.texts()
-        queries = texts[: len(texts) - len(data.documents)]
-        places = [encoder.token_ids(data.queries).index(query) for query in queries]
-        similarities = (
-            torch.nn.functional.normalize(encoder.vectors(data.queries))
-            @ torch.nn.functional.normalize(encoder.vectors(data.documents)).T
-        )
-        grades = [[data.relevance[place].get(one, 0) for one in range(len(data.documents))] for place in places]
-        expected = 100 * ndcg_score(grades, similarities[places].numpy(), k=10)
-        assert half.score(encoder)[0] == pytest.approx(expected, abs=1e-3)
-        found |= dict.fromkeys(places)
-    assert len(found) == 25  # each query in one half
 
 
 @pytest.mark.parametrize("metric", ["mrr", "recall"])

@@ -6,7 +6,7 @@ import multiprocessing
 import pytest
 import torch
 
-from tests.support.trials import made_trial, read_trials
+from tests.support.trials import made_trial
 from truncate_kit.core.errors import FileProblemError
 from truncate_kit.core.results import FORMAT, append_records, read_records
 from truncate_kit.models.loading import load_encoder
@@ -106,20 +106,6 @@ def test_checkpoints_go_with_their_trial_and_with_what_a_killed_process_left(tmp
     with store.open():
         assert left() == {"lock", "unfinished", other}
         assert not list(store.folder.glob("*.tmp"))
-
-
-def test_stores_share_a_file_whose_trials_are_read_by_store_and_sorted(tmp_path):
-    trials = [made_trial(layer, seed) for layer in (2, 0, 11) for seed in (1, 0)]
-    trials.append(made_trial(2, 0, dev=(1.0, 2.0, 3.0), stopped_after=2))
-    one, other = RunStore(tmp_path, KEY), RunStore(tmp_path, "1" * 64)
-    for found in trials:
-        one.write(found.name, found)
-    other.write(trials[0].name, trials[0])
-    other.write("earlier-layer02-seed0", made_trial())  # of a model that was trained at another layer
-    found = read_trials(tmp_path / "trials.jsonl")
-    assert [(t.layer, t.seed) for t in found[one.key]] == [(0, 0), (0, 1), (2, 0), (2, 0), (2, 1), (11, 0), (11, 1)]
-    assert set(found[one.key]) == set(RunStore(tmp_path, KEY).all(Trial).values()) == set(trials)
-    assert found[other.key] == (trials[0],)
 
 
 def test_keys_differ_where_model_or_any_part_differs(tiny_folder):

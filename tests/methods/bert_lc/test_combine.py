@@ -111,19 +111,6 @@ def test_a_pair_and_its_mirror_are_never_on_two_sides():
     assert {place % 40 for place in dev}.isdisjoint(place % 40 for place in test)
 
 
-def test_the_mean_through_the_trained_head(tiny_folder):
-    encoder, pairs = load_encoder(tiny_folder("bert")), sentence_pairs()
-    settings = CombineSettings(head=True, dev_pairs=18, splits=1)
-    report = combine(encoder, pairs, settings=settings, head=find_pooler_head(tiny_folder("bert")))
-    layers, _, on_test = report.splits[0].best
-    dense = AutoModel.from_pretrained(tiny_folder("bert")).pooler.dense.double()
-    with torch.no_grad():
-        vectors = torch.tanh(dense(states_of(encoder, pairs).double()[list(layers)].mean(dim=0)))
-    _, test = divided(report.splits[0], pairs)
-    assert on_test == pytest.approx(spearman(vectors[None], [0], test, pairs), abs=1e-6)
-    assert report.num_subsets == 15
-
-
 @pytest.mark.parametrize("over", ["mean", "max"])
 def test_the_first_token_itself_and_through_the_trained_pooler_are_baselines_by_name(tiny_folder, over):
     folder, pairs = tiny_folder("bert"), sentence_pairs()

@@ -25,17 +25,6 @@ from truncate_kit.methods.bert_lc.search import (
 from truncate_kit.models.pipeline import Dense
 
 
-def test_cosines_follow_from_the_grams():
-    states, first, second, _ = random_states(5, 70)  # more than the 32 pairs that are multiplied at a time
-    second[:40] = second[10:50]  # texts that stand in several pairs
-    grams = pair_grams(states, first, second)
-    for layers in ([0], [4, 1], [0, 1, 2, 3, 4]):
-        mean = states[layers].double().mean(dim=0)
-        expected = torch.cosine_similarity(mean[first], mean[second])
-        np.testing.assert_allclose(grams.cosines(layers), expected, atol=1e-14)
-    np.testing.assert_array_equal(grams.select([5, 2]).cosines([1, 3]), grams.cosines([1, 3])[[5, 2]])
-
-
 @pytest.mark.parametrize(
     ("layers", "pairs", "up_to"),
     [(1, 24, 1), (3, 24, 3), (6, 24, 2), (9, 24, 9), (9, 24, 4), (19, 9, 3)],  # three layers above the tasks of 19

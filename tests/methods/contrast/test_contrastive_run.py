@@ -213,11 +213,6 @@ def test_how_much_each_layer_counts(tiny_folder):
 @pytest.mark.parametrize(
     "options",
     [
-        {"pooling": "max"},
-        {"objective": "triplet"},
-        {"batch_size": 1},
-        {"temperature": 0},
-        {"seeds": ()},
         {"objective": "diffcse", "chunk": 8},
         {"objective": "diffcse", "masked_share": 1},
         {"pooling": "mean", "literal": True},

@@ -119,12 +119,6 @@ def test_another_rate_searches_and_times_nothing_again(encoder, tmp_path):
     assert again.student.scores != first.student.scores
     speeds = [[row.texts_per_second for row in result.candidates] for result in (first, again)]
     assert speeds[0] == speeds[1]
-    threads = torch.get_num_threads()
-    torch.set_num_threads(threads + 1)  # speeds are those of another number, in the same workspace
-    try:
-        assert run(FEW)[1] == {"Timing"}
-    finally:
-        torch.set_num_threads(threads)
 
 
 def test_a_test_part_that_repeats_pairs_is_no_more_sure(full):
@@ -350,8 +344,6 @@ def test_what_cannot_be_kept_or_met_is_said_before_anything_is_read(full, tmp_pa
     pairs = load_pairs(BUNDLED)
     for wrong, problem, said in (
         ({"budget": Budget(blocks="1,99")}, LayerOutOfRangeError, "99"),
-        ({"budget": Budget(blocks="1..4")}, UsageError, "No lean model has 4 blocks"),
-        ({"budget": Budget(blocks="3"), "settings": replace(SHORT, layer=2)}, UsageError, "No lean model has 3 blocks"),
         ({"budget": Budget(blocks="1,4"), "settings": replace(SHORT, layer=3)}, UsageError, "Block 4 comes after"),
         ({"settings": replace(SHORT, layer=9)}, LayerOutOfRangeError, "9"),
         ({"budget": Budget(megabytes=smallest - 0.01)}, UsageError, f"takes {smallest:.1f} megabytes"),

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-from truncate_kit.core.errors import UsageError
 from truncate_kit.methods.frozen.heads import (
     HELD_OUT,
     BlockAutoencoders,
@@ -81,14 +80,6 @@ def test_code_widths_are_a_quarter_and_a_half_as_those_of_gpt2_medium():
     assert settings.code_widths(2, 3) == (1, 1)
     assert FrozenSettings(codes=(7, 9)).code_widths(3, 16) == (7, 9, 9)
     assert FrozenSettings(codes=(256, 256)).code_widths(24, 1024) == (256,) * 24
-
-
-@pytest.mark.parametrize(
-    "given", [{"steps": ("cosine", "mlp")}, {"score": "cos"}, {"seeds": ()}, {"depth": 0}, {"precision": "fp16"}]
-)
-def test_settings_that_make_no_sense_are_refused(given):
-    with pytest.raises(UsageError):
-        FrozenSettings(**given)
 
 
 def alone(model, number, block):

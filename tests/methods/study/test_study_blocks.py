@@ -67,12 +67,6 @@ def test_text_names_blocks_as_commands_do_and_random_weights_are_kept_likewise(s
     assert torch.equal(load_model(plan.models[1]).vectors(["a cat"]), keep(whole, (2, 3)).vectors(["a cat"]))
 
 
-@pytest.mark.parametrize(("blocks", "message"), [("first", "'first' is not a list of blocks"), (3, "blocks: ")])
-def test_what_names_no_blocks_is_said(study, blocks, message):
-    with pytest.raises(UsageError, match=rf"study\.toml.*{message}"):
-        study(blocks=blocks)
-
-
 def test_vectors_of_several_layers_lose_none(encoder):
     encoder.pool_with(LayerPooling(16, layers=(1, 3)))
     with pytest.raises(UsageError, match="combine several layers"):

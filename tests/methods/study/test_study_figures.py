@@ -7,7 +7,7 @@ from PIL import Image
 
 from truncate_kit.core.errors import UsageError
 from truncate_kit.methods.study.plan import figure_name, read_study
-from truncate_kit.methods.study.result import CKARow, StudyResult, StudyRow
+from truncate_kit.methods.study.result import StudyResult, StudyRow
 from truncate_kit.methods.tmft.settings import LayerScores
 from truncate_kit.report.chart import write_figures
 from truncate_kit.report.view import view_of
@@ -23,8 +23,8 @@ def row(model: str, task: str, layer: int) -> StudyRow:
     return StudyRow(model=model, task=task, metric="x", depth=2, scores=scores, paper_parameters=1)
 
 
-def plots_of(rows, cka=()):
-    return view_of(StudyResult(rows=tuple(rows), seconds=0.0, cka=tuple(cka))).plots
+def plots_of(rows):
+    return view_of(StudyResult(rows=tuple(rows), seconds=0.0)).plots
 
 
 def test_no_two_of_168_models_look_alike():
@@ -38,27 +38,16 @@ def test_each_task_has_its_models_in_all_its_figures(tmp_path):
     models = [f"model {number}" for number in range(4)]
     rows = [row(model, "one", layer) for model in models for layer in range(3)]
     rows += [row(models[3], "other", layer) for layer in range(3)]
-    cka = [
-        CKARow(
-            model=model, reference="bert", task="one", layer=layer, reference_layer=layer, num_texts=99,
-            untrained=0.9, last_trained=0.5, own_trained=0.6, untrained_biased=0.9, last_trained_biased=0.6,
-            own_trained_biased=None,
-        )
-        for model in models
-        for layer in range(3)
-    ]  # fmt: skip
-    view = view_of(StudyResult(rows=tuple(rows), seconds=0.0, cka=tuple(cka)))
+    view = view_of(StudyResult(rows=tuple(rows), seconds=0.0))
     drawn = {path.name: path for path in write_figures(view, tmp_path)}
     names = [(kind, task) for task in ("one", "other") for kind in ("curves", "layers", "pareto")]
-    assert set(drawn) == {figure_name(task, kind) for kind, task in (*names, ("cka", "one"))}
+    assert set(drawn) == {figure_name(task, kind) for kind, task in names}
     for path in drawn.values():
         assert path.stat().st_size > 10_000
         with Image.open(path) as image:
             assert image.width > 500
     curves = [plot.title for plot in view.plots if plot.file == "curves-one"]
     assert curves == models
-    (plot, *_) = [plot for plot in view.plots if plot.file == "cka-one"]
-    assert len(plot.series) == 5  # three stages, two of them also in the biased form
 
 
 def test_a_task_of_any_name_has_a_file_that_can_be():

@@ -59,8 +59,6 @@ def test_a_task_is_what_finetune_does_with_the_same_data(tiny_folder, home, tmp_
     [
         (QUERIES | {"search_metric": "map"}, "search_metric: "),
         ({"data": "search", "objective": "cosine"}, "objective cosine does not suit"),
-        (GRADED | {"objective": "search"}, "objective search does not suit"),
-        (GRADED | {"objective": "dropout"}, "no tmft objective 'dropout'"),
     ],
 )
 def test_what_makes_no_sense_is_one_sentence_and_a_hint(tiny_folder, home, task, message):
