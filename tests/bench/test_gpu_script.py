@@ -55,11 +55,6 @@ def test_what_is_there_is_not_measured_again_and_what_fails_is_written_down(fold
     found = json.loads(out.read_text())
     assert {part: found[part] for part in before} == before
     assert found["sets"] == {"bad": {"error": "ZeroDivisionError: division by zero"}, "good": {"seconds": [1.0]}}
-    monkeypatch.setitem(gpu.JOBS, "sets", lambda options, models: iter([("bad", lambda: {"seconds": [2.0]})]))
-    gpu.main([f"--work={work}", f"--out={out}", "--parts=sets", "--stop-after=0", *options])
-    assert "sets, bad: left to the next run." in capsys.readouterr().out
-    gpu.main([f"--work={work}", f"--out={out}", "--parts=sets", *options])
-    assert json.loads(out.read_text())["sets"]["bad"] == {"seconds": [2.0]}
 
 
 def test_the_figure_keeps_torch_and_other_rivals_apart(folders, capsys):

@@ -15,7 +15,6 @@ from tests.support.files import graded_file, write_table
 from tests.support.pairs import SENTENCES, make_pairs
 from tests.support.readme_commands import PAGES, commands
 from truncate_kit.data.triplets import TripletSet
-from truncate_kit.methods.contrast.settings import TABLE_2
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 
@@ -50,14 +49,6 @@ def table(text, first):
     return lines[start], lines[start + 2 :]
 
 
-def test_table_2_and_the_rows_beyond_it(asked, capsys):
-    run.main([*asked, *SMALL, "--rows", "cls", "--parts", "--check"])
-    _, rows = table(capsys.readouterr().out, ["pooling", "the paper, BERT-base"])
-    assert [row[0] for row in rows] == [*TABLE_2, *run.PARTS]
-    measured = [row[0] for row in rows if row[2] != "–"]
-    assert measured == ["cls", *run.PARTS]
-
-
 def test_table_1_has_the_sets_of_the_folder_beside_the_published_ones(asked, data, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(run, "REPORTS", tmp_path / "reports.jsonl")
     words = [*asked, *SMALL, "--rows", "cls", "--objective", "in-batch"]
@@ -75,17 +66,6 @@ def test_table_1_has_the_sets_of_the_folder_beside_the_published_ones(asked, dat
     assert ours["STS12"] == f"{scores['STS12']:.2f} (1)"
     assert ours["mean"] == f"{sum(scores.values()) / 3:.2f} (1)"
     assert scores["STSB"] == pytest.approx(cell["run"]["trials"][0]["test"], abs=1e-3)  # the same model and pairs
-
-
-def test_other_settings_under_a_name_that_is_there_are_refused(asked, tmp_path, monkeypatch):
-    monkeypatch.setattr(run, "REPORTS", tmp_path / "reports.jsonl")
-    words = [*asked, *SMALL, "--rows", "cls"]
-    run.main(words)
-    before = (tmp_path / "reports.jsonl").read_bytes()
-    with pytest.raises(SystemExit, match="kept with epochs 1, not 2, batch_size 4, not 8"):
-        run.main([*words, "--epochs", "2", "--batch-size", "8"])
-    run.main([*words, "--learning-rate", "1e-4"])  # what the default had come to
-    assert (tmp_path / "reports.jsonl").read_bytes() == before
 
 
 ROWS = {"hard-negatives": 2704, "in-batch": 2704, "dropout": 10_000, "diffcse": 10_000}

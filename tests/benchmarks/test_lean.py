@@ -149,8 +149,3 @@ def test_agreement_with_a_fixed_neighbourhood_does_not_depend_on_how_many_texts_
     rows = [row for row in measured("agreement") if row["checkpoint"] == "2"]
     expected = [[row["blocks"], row["stsb"], *(row[name] for name in columns)] for row in rows]
     assert shown("From agreement to similarity") == expected
-    values = np.array([cells[2:] for cells in expected], dtype=float)
-    assert (np.ptp(values[:, :3], axis=1) > 4).all()
-    assert (np.ptp(values[:, 3:], axis=1) < 1.2).all()
-    missing = (100 - values[:, 5]) / (100 - values[:, 2])
-    assert [f"{end:.1f}" for end in (missing.min(), missing.max())] == ["1.5", "1.7"]

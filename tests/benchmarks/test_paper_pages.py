@@ -114,9 +114,3 @@ def test_the_figures_of_priors_are_those_of_their_study(tmp_path):
         assert f"{title} {raw['test']}" in texts[2]
     priors.main(["--out", str(tmp_path)])
     assert (tmp_path / "priors.png").stat().st_size > 0
-
-
-def test_what_the_released_code_of_tmft_does_otherwise_is_stated():
-    (texts,), (mrpc,) = rows_of("tmft", "Figure 2c"), rows_of("tmft", "Figure 5: MRPC")
-    assert "steps its schedule once per 8 micro-batches" in texts[-1]
-    assert "the released code selects by `map`" in mrpc[-1]

@@ -5,15 +5,7 @@ import json
 from benchmarks.frozen import path
 from benchmarks.records import published
 from tests.support.pairs import write_splits
-from truncate_kit.methods.contrast.settings import TABLE_2
 from truncate_kit.methods.frozen.settings import FrozenSettings
-
-
-def test_table_2_has_a_published_figure_for_every_named_pooling():
-    rows = [row for row in published("layer_attention") if row["table"] == "2"]
-    assert [row["name"] for row in rows] == [*TABLE_2]
-    printed = [84.34, 84.84, 84.76, 84.93, 85.11, 85.45, 85.72, 86.57, 86.76]
-    assert [float(row["value"]) for row in rows] == printed
 
 
 def test_the_path_at_gpt2_mediums_width_is_the_published_one():

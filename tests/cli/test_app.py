@@ -62,9 +62,6 @@ def test_every_command_has_help_that_ends_with_examples_that_parse(command, capf
         (("analyze", "--colour", "red"), "--colour"),
         (("finetune", "--epochs", "many"), "--epochs"),
         (("evaluate", "one", "two"), "two"),
-        (("finetune", "--texts", "raw.txt"), "--texts"),
-        (("contrast", "--layer", "auto"), "--layer"),
-        (("freeze", "--workers", "2"), "--workers"),
         (("export", "--precision", "int4"), "'fp32', 'fp16', 'int8'"),
     ],
 )

@@ -44,20 +44,6 @@ def test_without_arguments_it_takes_what_finetune_left(bench, workspace, drawn):
     assert matplotlib.image.imread(workspace / "bench.png").shape[1] >= 1000
 
 
-def test_a_shorter_bench_goes_beside_a_longer_one(bench, workspace):
-    bench("--repeats", "2")
-    before = [(workspace / name).read_bytes() for name in ("bench.json", "bench.png")]
-    out, _ = bench()
-    assert "Saved: exported/bench-2.json, exported/bench-2.png" in out
-    assert [(workspace / name).read_bytes() for name in ("bench.json", "bench.png")] == before
-    short = BenchReport.read(workspace / "bench-2.json")
-    assert {len(row.seconds) for row in short.timings if row.scenario == "throughput"} == {1}
-    bench("--repeats", "3")
-    assert not (workspace / "bench-3.json").exists()
-    longest = BenchReport.read(workspace / "bench.json")
-    assert {len(row.seconds) for row in longest.timings if row.scenario == "throughput"} == {3}
-
-
 def test_json_is_the_report_and_nothing_else(bench, workspace):
     out, err = bench("exported/lean", "--full", "exported/full", "--json")
     assert err == ""

@@ -1,6 +1,5 @@
 """`truncate-kit contrast`: what it prints, writes and refuses, and the commands after it."""
 
-import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
@@ -36,7 +35,7 @@ def test_trained_shown_scored_exported_and_encoded(tiny_folder, files, tmp_path,
     asked = ("--objective", "hard-negatives", "--pooling", "layer-attention", "--triplets", files / "triplets.csv")
     more = ("--layer", "1", "--chunk-size", "4", "--sentences", tmp_path / "show.txt", *options(files, out))
     shown = run(capsys, "contrast", tiny_folder("bert"), *asked, *more)
-    result, lean = ContrastiveResult.read(out / "contrastive.json"), load_encoder(out / "lean")
+    result = ContrastiveResult.read(out / "contrastive.json")
     assert f"{result.test:.2f}" in shown
     assert "trust_remote_code=True" in shown
     assert not (out / "sweep.json").exists()
@@ -49,14 +48,9 @@ def test_trained_shown_scored_exported_and_encoded(tiny_folder, files, tmp_path,
     run(capsys, "export", "--onnx", "--workspace", out)
     graph = scored(run(capsys, "evaluate", "--runtime", "onnx", "--workspace", out, "--json"))
     assert graph["Spearman"] == pytest.approx(result.test, abs=0.01)
-    run(capsys, "encode", files / "raw.txt", "--model", out / "lean", "--out", tmp_path / "v.npy", "--runtime", "onnx")
-    texts = (files / "raw.txt").read_text().splitlines()
-    np.testing.assert_allclose(np.load(tmp_path / "v.npy"), lean.vectors(texts).numpy(), atol=1e-4)
-    short = ("--quick", "--lengths", "4", "--batch-sizes", "1", "--backends", "torch-fp32,onnx-fp32")
+    short = ("--quick", "--lengths", "4", "--batch-sizes", "1", "--backends", "torch-fp32")
     bench = run_json(capsys, "bench", out / "lean", "--data", files / "pairs", "--workspace", out, *short)
-    assert [row["score"] for row in bench["contestants"]] == pytest.approx([result.test] * 2, abs=0.01)
-    peer = SentenceTransformer(str(out / "lean"), device="cpu", trust_remote_code=True)
-    np.testing.assert_allclose(peer.encode(texts), lean.encode(texts), atol=1e-5, rtol=1e-4)
+    assert [row["score"] for row in bench["contestants"]] == [pytest.approx(result.test, abs=0.01)]
 
 
 def test_raw_text_by_dropout_with_the_pooler_removed(tiny_folder, files, tmp_path, capsys):

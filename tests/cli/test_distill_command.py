@@ -1,7 +1,6 @@
 """`distill` as a user calls it: what it shows, where the model is, what it refuses."""
 
 import json
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,10 +11,8 @@ from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.distill.labels import own_pairs
 from truncate_kit.methods.distill.learning import FOLDER, TextStore
-from truncate_kit.methods.distill.settings import DistillResult, LeanModel
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.queries import halves
-from truncate_kit_cli.console import begin, show
 
 WORDS = ["the", "cat", "dog", "sat", "ran", "on", "under", "a", "red", "blue", "big", "small", "tree", "mat", "and"]
 
@@ -64,14 +61,6 @@ def test_json_and_again(texts, tiny_folder, capfd):
     assert len(first["candidates"]) == 3
     assert first["chosen"] in [row["blocks"] for row in first["candidates"][:2]]
     assert run_json(capfd, *command) == first
-    sizes = {"dims": 8, "words": 40, "texts_per_second": 20.0, "pace": 1.0, "megabytes": 0.1}
-    measured = LeanModel(blocks=(1, 3), precision="int8", score=81.5, **sizes)
-    result = replace(DistillResult.read(texts.parent / "exported/lean/distill.json"), frontier=(measured,))
-    begin(None)
-    show(result)
-    shown = capfd.readouterr().out
-    assert "81.50" in shown
-    assert "selection score" not in shown  # the sizes need --verbose
 
 
 def test_a_retrieval_folder_chooses_by_half_of_its_queries_and_reports_the_other(texts, tiny_folder, capfd):

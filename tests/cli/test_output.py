@@ -6,12 +6,11 @@ import pytest
 
 from tests.support.commands import run_both
 from truncate_kit.report.view import Table
-from truncate_kit_cli.console import _side_by_side, begin
+from truncate_kit_cli.console import begin
 from truncate_kit_cli.console import table as draw
 
 COLUMNS = ("layer", "parameters", "CKA without outliers", "Spearman")
 ROWS = [("0", "1,065,472", "0.974 ± 0.005", "49.60"), ("8 (full model)", "2,651,648", "0.404 ± 0.039", "37.40")]
-WIDTHS = [14, 10, 13, 8]
 
 
 def table(title, columns, rows, **details):
@@ -114,9 +113,3 @@ def test_quiet_says_results_alone(capfd, tmp_path):
     assert "Saved" in loud[0]
     assert run_both(capfd, *asked, "--quiet")[1] == ""
     assert run_both(capfd, *asked, "-q")[0] == loud[0]
-
-
-def test_a_table_that_does_not_fit_is_cut_between_columns_and_repeats_the_first():
-    assert _side_by_side(WIDTHS, 160) == [[0, 1, 2, 3]]
-    assert _side_by_side(WIDTHS, 50) == [[0, 1, 2], [0, 3]]
-    assert _side_by_side(WIDTHS, 10) == [[0, 1], [0, 2], [0, 3]]

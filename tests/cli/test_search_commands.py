@@ -57,15 +57,6 @@ def test_compare(capfd, tiny_folder, lean, folder):
     assert ("overlap@3" in out, err.count("\n")) == (True, 1)  # the next step
 
 
-def test_analyze_scores_every_layer(capfd, tiny_folder, folder, tmp_path):
-    command = ("analyze", tiny_folder("bert"), "--data", folder, "--workspace", tmp_path)
-    found = run_json(capfd, *command)
-    encoder, data = load_encoder(tiny_folder("bert")), read_retrieval(folder)
-    scores = [evaluate_retrieval(truncate(encoder, layer), data, model="cut") for layer in range(4)]
-    assert found["searched"]["ndcg"] == pytest.approx([score.means["nDCG@10"] for score in scores], abs=1e-6)
-    assert "nDCG@10" in run(capfd, *command)
-
-
 def test_a_graph_is_checked_and_quantized_by_cosines_of_the_model_itself(capfd, tiny_folder, folder, tmp_path):
     command = ("export", tiny_folder("bert"), "--onnx", "--data", folder, "--workspace", tmp_path / "made")
     assert "has no graded pairs" in run_both(capfd, *command, "--precision", "int8")[1]

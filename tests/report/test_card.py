@@ -4,15 +4,13 @@ import re
 from dataclasses import replace
 
 import numpy as np
-import pytest
 import yaml
 from huggingface_hub import ModelCard as HubCard
 
 from tests.support.heads import with_heads
 from truncate_kit.methods.bert_lc.combine import combined_encoder
-from truncate_kit.models.layer_pooling import LayerAttentionPooling, LayerPooling
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import Dense, save_encoder
+from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.store import origin_of
 from truncate_kit.report.card import onnxruntime_lines, write_card
 from truncate_kit.report.view import Table
@@ -76,19 +74,6 @@ def test_a_bundled_model_is_none_of_the_hub_and_its_licence_goes_along(tiny_fold
     assert "base_model" not in found
     assert (found["license"], found["license_name"]) == ("other", "research-evaluation-demonstration")
     assert "license_link" not in found  # a file beside the bundled one
-
-
-@pytest.mark.parametrize("change", [
-    lambda encoder: setattr(encoder, "pooling", "concat"),
-    lambda encoder: encoder.pool_with(LayerPooling(16, layers=(0, 3), over="mean", last=True)),
-    lambda encoder: encoder.pool_with(LayerAttentionPooling(16)),
-    lambda encoder: encoder.tail.append(Dense(16, 6, bias=True, activation="Tanh")),
-])  # fmt: skip
-def test_the_size_of_a_vector_is_that_of_its_vectors(encoder, change):
-    change(encoder)
-    size = encoder.vectors(["a cat"]).shape[1]
-    assert encoder.vector_width == size == encoder.vectors([]).shape[1]
-    assert f"| Vectors | {size} numbers, compared by cosine |" in card(encoder)
 
 
 def test_text_from_outside_opens_nothing(tiny_folder):

@@ -157,13 +157,6 @@ def test_a_distilled_model_is_judged_by_its_own_scores(lean, tmp_path, low, high
     assert f"agreement {made.student.agreement.correlation:.1f}" in " ".join(found.grounds[0])
 
 
-def test_lean_stands_against_full_in_one_runtime(lean, tmp_path):
-    page = page_of(write_run(tmp_path / "run", lean, bench=bench_of(a_quality(1, 3))))
-    full = 50 / 0.3  # sentences a second
-    for cell in (f"{6 * full:,.0f}", "6.0× faster", "+2.0 [+1.0, +3.0]"):
-        assert cell in page.text, cell
-
-
 def test_a_profile_alone_is_shown(looked_at, tmp_path):
     (tmp_path / "analysis").mkdir()
     looked_at.write(tmp_path / "analysis/profile.json")
@@ -194,13 +187,6 @@ def test_missing_parts_name_their_commands(lean, looked_at, tmp_path):
     assert "--data my.csv --columns a,b,c --scale 0,5" in write_page(run).commands[0]
     whole = write_run(tmp_path / "whole", lean, profile=looked_at, bench=bench_of(a_quality(1, 3)))
     assert write_page(whole).commands == ()
-
-
-def test_a_look_at_another_model_is_said_to_be_one(lean, looked_at, tmp_path):
-    model = a_sweep().model
-    for name, whose in ((model, False), ("another", True)):
-        page = page_of(write_run(tmp_path / name, lean, profile=replace(looked_at, model=name)))
-        assert (f"the layers of another, not of {model}" in page.text) == whose
 
 
 def test_nothing_there_is_one_sentence_and_a_hint(tmp_path):
