@@ -6,9 +6,8 @@ import torch
 from scipy import stats
 
 from tests.support.heads import with_heads
-from truncate_kit.core.errors import DataError
 from tests.support.pairs import make_pairs
-from truncate_kit.core.errors import DataError, UsageError
+from truncate_kit.core.errors import DataError
 from truncate_kit.data.pairs import PairSet, TextPair
 from truncate_kit.data.seen import text_keys
 from truncate_kit.data.suites import find_sts
