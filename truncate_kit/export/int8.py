@@ -158,7 +158,7 @@ class _Writer:
             weight = weight * divisor[:, None]
         values, scale = rounded(weight, 0, self.limit)
         if states not in self.bytes:
-            self.bytes[states] = self._rounded_states(before, states, weight.shape[0], zero, divisor)
+            self.bytes[states] = self._rounded_states(before, states, zero, divisor)
         small, step = self.bytes[states]
         inputs = [
             small,
@@ -173,9 +173,7 @@ class _Writer:
             made.append(ir.node("Add", [made[-1].outputs[0], bias], name=f"{name}_bias"))
         return made
 
-    def _rounded_states(
-        self, before: Any, states: Any, width: int, zero: int, divisor: Array | None
-    ) -> tuple[Any, Any]:
+    def _rounded_states(self, before: Any, states: Any, zero: int, divisor: Array | None) -> tuple[Any, Any]:
         name, last = states.name, self._initializer("last_axis", np.array([-1], np.int64))
         made: list[Any] = []
 
@@ -192,12 +190,9 @@ class _Writer:
         high = node("Mul", [node("ReduceMax", [even, last], keepdims=1), up])
         low = node("Mul", [node("ReduceMin", [even, last], keepdims=1), down])
         step = node("Max", [high, low, least])
-        # QuantizeLinear takes one scale per matrix row.
-        rows = node("Reshape", [even, self._initializer(f"rows_{width}", np.array([-1, width], np.int64))])
-        steps = node("Reshape", [step, last])
-        zeros = node("ConstantOfShape", [node("Shape", [steps])], value=ir.tensor(np.array([zero], np.uint8)))
-        flat = node("QuantizeLinear", [rows, steps, zeros], axis=0)
-        small = node("Reshape", [flat, node("Shape", [states])])
+        # One scale per row in QuantizeLinear would spare a product, but OpenVINO cannot run it.
+        unit, middle = self._initializer("one_step", np.float32(1)), self._initializer(f"zero_{zero}", np.uint8(zero))
+        small = node("QuantizeLinear", [node("Mul", [even, node("Reciprocal", [step])]), unit, middle])
         self.graph.insert_before(before, made)
         return small, step
 
