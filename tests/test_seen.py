@@ -178,7 +178,7 @@ def test_what_a_model_has_seen_goes_where_it_goes(sets, tiny_folder, tmp_path):
     cut(load_encoder(source.lean), 0, out=tmp_path / "cut")
     export_onnx(load_encoder(source.lean), tmp_path / "served")
     distil(source.full, tmp_path / "taught", second)
-    for model in (tmp_path / "cut/lean", tmp_path / "served", tmp_path / "served/model.onnx"):
+    for model in (tmp_path / "cut/lean", tmp_path / "served", tmp_path / "served/onnx/model.onnx"):
         assert sorted(seen_by(model)) == sorted(keys_of(first.train, first.dev))
     assert known_of(tmp_path / "taught/lean", *sets) == [number[0], len(keys_of(second.dev))]
     again = trained(tmp_path / "again", source.lean, second)

@@ -105,7 +105,7 @@ def test_scores_sizes_and_graphs_are_those_of_the_models(report, duo):
         assert rows[role, "torch-fp32"].score == pytest.approx(expected) == report.quality[role]
         assert rows[role, "onnx-fp32"].score == pytest.approx(expected, abs=0.5)
         assert rows[role, "torch-fp32"].file_bytes == (duo / role / "model.safetensors").stat().st_size
-        graph = duo / "graphs" / encoder_digest(encoder)[:16] / "model.onnx"
+        graph = duo / "graphs" / encoder_digest(encoder)[:16] / "onnx/model.onnx"
         assert rows[role, "onnx-fp32"].file_bytes == graph.stat().st_size
         assert report.exported[role] == str(graph)
     assert report.quality["low"] <= report.quality["difference"] <= report.quality["high"]
@@ -162,14 +162,14 @@ def test_folders_of_models_stay_as_they_are_and_graphs_are_used_again(report, du
     model.chmod(0o555)
     again = bench(model, **options)
     assert (rows_of(again)["onnx-fp32"].absent, state(graphs), again.exported) == (None, kept, {})
-    file = graphs / encoder_digest(load_encoder(duo / "lean"))[:16] / "model.onnx"
+    file = graphs / encoder_digest(load_encoder(duo / "lean"))[:16] / "onnx/model.onnx"
     file.write_bytes(b"damaged")
     assert rows_of(bench(model, **options))["onnx-fp32"].absent is None
     assert file.read_bytes() == kept[file][1]
     assert state(model) == before
     model.chmod(0o755)
     other = Path(shutil.copytree(duo / "full", tmp_path / "full"))
-    shutil.copytree(file.parent, other, dirs_exist_ok=True)
+    shutil.copytree(file.parents[1], other, dirs_exist_ok=True)
     with pytest.raises(ModelError, match="was exported from a model other than"):
         bench(other, **options)
 
@@ -220,7 +220,7 @@ def faulty(duo, tmp_path):
     def change(table):
         folder = Path(shutil.copytree(duo / "lean", tmp_path / f"model-{len(table)}"))
         export_onnx(load_encoder(folder), folder)
-        (report,), model = read_exports(folder), onnx.load(folder / "model.onnx")
+        (report,), model = read_exports(folder), onnx.load(folder / "onnx/model.onnx")
         (last,) = (node for node in model.graph.node if OUTPUT in node.output)
         last.output[list(last.output).index(OUTPUT)] = "plain"
         for name, value in {"table": np.array(table, np.float32), "last": np.array(31), "axes": np.array([1])}.items():
@@ -233,8 +233,8 @@ def faulty(duo, tmp_path):
                 helper.make_node("Add", ["plain", "sum"], [OUTPUT]),
             ]
         )
-        onnx.save(model, folder / "model.onnx")
-        digests = {"model.onnx": digest_of(folder / "model.onnx")}
+        onnx.save(model, folder / "onnx/model.onnx")
+        digests = {"onnx/model.onnx": digest_of(folder / "onnx/model.onnx")}
         (folder / "export.json").write_text(record_with(folder, replace(report, graph_sha256=digests)))
         return folder
 
@@ -278,7 +278,7 @@ def test_a_graph_is_made_for_the_device_and_the_runtime(duo, tmp_path):
     bare = save_encoder(load_encoder(duo / "lean"), tmp_path / "bare")
     paths = [Subject("lean", bare, tmp_path / target, kept, target=target).graph(backend) for target in ("cpu", "cuda")]
     assert [check_record(path).target for path in paths] == ["cpu", "cuda"]
-    assert {file.name for path in paths for file in path.parent.iterdir()} == {"export.json", "model.onnx"}
+    assert {file.name for path in paths for file in path.parents[1].rglob("*.*")} == {"export.json", "model.onnx"}
     other = Subject("lean", bare, tmp_path / "other", kept)
     assert other.graph(backend) == paths[0]  # kept for the next bench
     graph = other.graph(BACKENDS_KNOWN["tensorrt-fp16"])

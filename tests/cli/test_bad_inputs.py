@@ -41,7 +41,7 @@ def home(tmp_path_factory, tiny_folder) -> Path:
     for name, model in (("m", "bert"), ("gpt2", "gpt2")):
         (home / name).symlink_to(tiny_folder(model))
     shutil.copytree(tiny_folder("bert"), home / "onnx")
-    (home / "onnx/model.onnx").write_bytes(b"no graph")
+    (home / "model.onnx").write_bytes(b"no graph")
     return home
 
 

@@ -35,7 +35,7 @@ def test_similarity_of_a_folder_and_of_its_graph(run, home, encoder, tiny_folder
     assert found["means"]["Spearman"] == pytest.approx(sum(expected.values()) / 2)
     assert kept_in(home / "exported/suite-sts.json") | {"format": FORMAT} == found
     export_onnx(encoder, home / "graph")
-    again = run_json(capfd, "evaluate", "graph/model.onnx", *STS)
+    again = run_json(capfd, "evaluate", "graph/onnx/model.onnx", *STS)
     assert again["runtime"] == "onnx"
     assert again["means"]["Spearman"] == pytest.approx(found["means"]["Spearman"], abs=1e-2)
 

@@ -30,7 +30,7 @@ def test_a_real_model_scores_alike_by_others_in_torch_and_as_a_graph(
 
     before, after = (
         run_json(capsys, "evaluate", model, "--data", data, "--workspace", out)
-        for model in (minilm, minilm_graph / "model.onnx")
+        for model in (minilm, minilm_graph / "onnx/model.onnx")
     )
     assert (before["runtime"], after["runtime"]) == ("torch", "onnx")
     before, after = (score["rows"][0]["values"] for score in (before, after))
@@ -55,8 +55,12 @@ def test_export_takes_up_what_finetune_left_and_evaluate_too(workspace, tmp_path
     data = pairs_file(tmp_path / "pairs.csv", "score", range(6))
     shown = run(capsys, "export", "--onnx", "--normalize", "--data", data)
     assert "Attention is fused: 1 node, one per layer." in shown
-    assert (workspace / "lean/model.onnx").is_file()
-    assert (workspace / "lean/README.md").read_text().startswith("tuned\n\n## The graph model.onnx\n\nmodel.onnx: fp32")
+    assert (workspace / "lean/onnx/model.onnx").is_file()
+    assert (
+        (workspace / "lean/README.md")
+        .read_text()
+        .startswith("tuned\n\n## The graph onnx/model.onnx\n\nonnx/model.onnx: fp32")
+    )
     torch_score, graph_score = (
         run_json(capsys, "evaluate", "--data", data, *more)["rows"][0]["values"] for more in ((), ("--runtime", "onnx"))
     )

@@ -35,7 +35,7 @@ def test_scores_of_a_folder_and_of_a_graph(capsys, fed, encoder, tiny_folder, tm
     out = run(capsys, "evaluate", tiny_folder("bert"), *named(*NAMES))
     assert out.count(f"{expected:.2f}") == 3  # two tasks and their mean
     export_onnx(encoder, tmp_path / "graph")
-    found = run_json(capsys, "evaluate", "graph/model.onnx", *named(*NAMES))
+    found = run_json(capsys, "evaluate", "graph/onnx/model.onnx", *named(*NAMES))
     assert found["runtime"] == "onnx"
     assert [row["values"]["score"] for row in found["rows"]] == pytest.approx([expected] * 2, abs=0.01)
     assert kept_in(tmp_path / "exported/suite-mteb.json") | {"format": FORMAT} == found

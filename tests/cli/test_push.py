@@ -39,7 +39,7 @@ def test_a_folder_arrives_whole_and_private(hub, folder):
         if path.is_file() and path.name not in (".lock", "origin.json")
     }
     assert repo == {"private": True, "files": expected}
-    assert {"model.onnx", "model.safetensors", "1_Pooling/config.json", "README.md"} <= set(expected)
+    assert {"onnx/model.onnx", "model.safetensors", "1_Pooling/config.json", "README.md"} <= set(expected)
 
 
 def test_no_file_says_where_something_lay_on_this_machine(hub, tiny_folder, tmp_path):
@@ -55,7 +55,7 @@ def test_no_file_says_where_something_lay_on_this_machine(hub, tiny_folder, tmp_
     assert [name for name, content in files.items() if str(tmp_path).encode() in content] == []
 
 
-@pytest.mark.parametrize(("load", "file"), [(load_encoder, "model.safetensors"), (OnnxEncoder.load, "model.onnx")])
+@pytest.mark.parametrize(("load", "file"), [(load_encoder, "model.safetensors"), (OnnxEncoder.load, "onnx/model.onnx")])
 def test_an_encoder_pushes_itself(hub, folder, load, file):
     assert load(folder).push_to_hub("me/own") == f"{hub.endpoint}/me/own"
     repo = hub.repos["me/own"]
@@ -110,4 +110,4 @@ def test_the_command_pushes_when_asked_and_never_else(hub, tiny_folder, tmp_path
         assert named in fails(capsys, *common, *wrong)
     assert hub.asked == []
     assert f"{hub.endpoint}/me/lean (private)" in run_both(capsys, *common, "--push-to", "me/lean")[1]
-    assert hub.repos["me/lean"]["files"]["model.onnx"] == (tmp_path / "exported/lean/model.onnx").read_bytes()
+    assert hub.repos["me/lean"]["files"]["onnx/model.onnx"] == (tmp_path / "exported/lean/onnx/model.onnx").read_bytes()

@@ -41,7 +41,7 @@ def test_evaluate_in_torch_and_as_a_graph(capfd, tiny_folder, folder, tmp_path):
     assert run_json(capfd, "evaluate", model, *data) == wanted
     assert f"{expected.means['nDCG@10']:.2f} " in run(capfd, "evaluate", model, *data)
     export_onnx(load_encoder(model), tmp_path / "graph")
-    found = run_json(capfd, "evaluate", tmp_path / "graph/model.onnx", *data)
+    found = run_json(capfd, "evaluate", tmp_path / "graph/onnx/model.onnx", *data)
     assert found["runtime"] == "onnx"
     assert found["means"]["nDCG@10"] == pytest.approx(expected.means["nDCG@10"], abs=1e-3)
     (row,) = run_json(capfd, "evaluate", model, *data, "--vectors", "int8", "--dimensions", 8)["rows"]

@@ -106,7 +106,8 @@ def test_a_cut_is_taken_up_and_gives_way_to_cuts_only(run, tmp_path, tiny_folder
 def test_what_training_replaces_is_said_and_a_distilled_model_is_kept(run, tmp_path, tiny_folder, capfd):
     first, second = tiny_folder("bert"), tiny_folder("electra")
     run("finetune", first, "--data", "pairs.csv", *FAST, "--layer", 1)
-    (tmp_path / "exported/lean/model.onnx").write_bytes(b"")
+    (tmp_path / "exported/lean/onnx").mkdir()
+    (tmp_path / "exported/lean/onnx/model.onnx").write_bytes(b"")
     _, err = run("finetune", second, "--data", "pairs.csv", *FAST, "--layer", 1)
     assert f"holds a model made from {first}; one made from {second} replaces it" in err
     assert "and its graphs: model.onnx." in err

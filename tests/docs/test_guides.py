@@ -170,7 +170,7 @@ def test_every_command_that_can_run_here_runs(files, monkeypatch, capsys):
             if "--json" in words:
                 check_json(words[0], printed.out)
             if hub is not None:
-                assert {"model.onnx", "README.md"} <= set(hub.repos["OWNER/NAME"]["files"])
+                assert {"onnx/model.onnx", "README.md"} <= set(hub.repos["OWNER/NAME"]["files"])
     (search,) = PYTHON.findall((ROOT / "docs/guides/index-kept.md").read_text(encoding="utf-8"))
     exec(search, found := {})
     assert found["found"].shape == (20, 10)  # queries.txt, and the best texts of the index

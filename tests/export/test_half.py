@@ -38,7 +38,7 @@ KINDS = {
 def test_float16_stays_close_and_says_what_is_wide(name, layer, tiny_folder, tmp_path):
     encoder = truncate(load_encoder(tiny_folder(name)), layer)
     report = export_onnx(encoder, tmp_path / "out", ExportSettings(precision="fp16", target="cuda"))
-    graph = onnx.load(tmp_path / "out/model_fp16.onnx").graph
+    graph = onnx.load(tmp_path / "out/onnx/model_fp16.onnx").graph
     assert [value.type.tensor_type.elem_type for value in graph.output] == [TensorProto.FLOAT] * 2
     matrices = [item for item in graph.initializer if len(item.dims) == 2 and item.dims[0] > 1]
     assert {item.data_type for item in matrices} & {1, 10} == {TensorProto.FLOAT16}

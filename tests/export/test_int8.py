@@ -43,7 +43,7 @@ def graded(encoder, name="tiny/dev", texts=TEXTS):
 
 def spearman(folder, pairs):
     """Return Spearman × 100 of the int8 graph in plain ONNX Runtime, each text alone."""
-    session = onnxruntime.InferenceSession(folder / "model_int8.onnx", providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(folder / "onnx/model_quantized.onnx", providers=["CPUExecutionProvider"])
     reader = load_encoder(folder).reader
 
     def vector(text):
@@ -76,7 +76,7 @@ def test_bits_of_weights_follow_the_processor(flags, bits, bert, tmp_path, monke
         bits = 8
     assert found["weight_bits"] == bits
     assert found["instructions"] == ("avx512_vnni" if "vnni" in flags else None)
-    graph = onnx.load(tmp_path / "out/model_int8.onnx").graph
+    graph = onnx.load(tmp_path / "out/onnx/model_quantized.onnx").graph
     tensors = {item.name: numpy_helper.to_array(item) for item in graph.initializer}
     integers = {name: value for name, value in tensors.items() if value.dtype == np.int8 and name.endswith("_int8")}
     assert len(integers) == 2 * 6 + 1
@@ -113,12 +113,12 @@ def test_report_states_score_layers_and_invariance(exported, bert, monkeypatch):
     # Other fusions in a plain session move last digits, and so a byte here and there.
     assert report.invariance["spearman_alone"] == pytest.approx(spearman(folder, dev), abs=0.01)
     assert 100 - found["drop"] == pytest.approx(report.invariance["spearman_batched"], abs=0.5)
-    assert check_runnable(folder / "model_int8.onnx", "cpu") == report
+    assert check_runnable(folder / "onnx/model_quantized.onnx", "cpu") == report
     if found["weight_bits"] == 8:
-        sent = pickle.dumps(EncodingWork(OnnxEncoder.load(folder / "model_int8.onnx"), VectorFormat()))
+        sent = pickle.dumps(EncodingWork(OnnxEncoder.load(folder / "onnx/model_quantized.onnx"), VectorFormat()))
         monkeypatch.setenv(INSTRUCTIONS, "avx2")
         with pytest.raises(DeviceError, match="8-bit weights"):  # whose products overflow there
-            check_runnable(folder / "model_int8.onnx", "cpu")
+            check_runnable(folder / "onnx/model_quantized.onnx", "cpu")
         with pytest.raises(DeviceError, match="8-bit weights"):  # the same in a worker on such a machine
             pickle.loads(sent).move("cpu")
 
@@ -126,7 +126,7 @@ def test_report_states_score_layers_and_invariance(exported, bert, monkeypatch):
 def test_invariance_is_that_of_plain_onnxruntime(exported):
     """The text with the largest change by padding, sought here one by one."""
     folder, report = exported
-    session = onnxruntime.InferenceSession(folder / "model_int8.onnx", providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(folder / "onnx/model_quantized.onnx", providers=["CPUExecutionProvider"])
     ids = load_encoder(folder).reader.token_ids(TEXTS)
     longest = max(map(len, ids))
     changes = []
@@ -203,7 +203,7 @@ def test_weights_that_two_products_read_are_rounded_and_products_of_constants_ar
 def test_other_families_in_int8(name, layer, tiny_folder, tmp_path):
     encoder = truncate(load_encoder(tiny_folder(name)), layer)
     report = int8(encoder, tmp_path / "out", 60, search_pairs=graded(encoder))
-    nodes = onnx.load(tmp_path / "out/model_int8.onnx").graph
+    nodes = onnx.load(tmp_path / "out/onnx/model_quantized.onnx").graph
     constants = {item.name for item in nodes.initializer}
     kept = report.quantization["in_float"]
     float_products = [node for node in nodes.node if node.op_type in ("MatMul", "Gemm") and node.input[1] in constants]

@@ -13,8 +13,10 @@ import pytest
 import torch
 
 from tests.support.files import edit_json
+from truncate_kit.data.pairs import PairSet, TextPair
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import ExportSettings
+from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 
@@ -31,8 +33,11 @@ def exported(tiny_folder, tmp_path_factory):
     return encoder.vectors(TEXTS), home / "exported/lean"
 
 
-_ONNX_BACKENDS = """
+_CLIENTS = """
 import json, sys
+import openvino
+from fastembed import TextEmbedding
+from fastembed.common.model_description import ModelSource, PoolingType
 from optimum.onnxruntime import ORTModelForCustomTasks, ORTModelForFeatureExtraction
 from sentence_transformers import SentenceTransformer, export_optimized_onnx_model
 from transformers import AutoTokenizer
@@ -44,36 +49,89 @@ whole = ORTModelForCustomTasks.from_pretrained(place)(**batch)
 mask = batch["attention_mask"][:, :, None]
 plain = SentenceTransformer(place, backend="onnx", model_kwargs={"export": True, "provider": "CPUExecutionProvider"})
 export_optimized_onnx_model(plain, "O3", place)
+def fastembed(file):
+    TextEmbedding.add_custom_model(file, PoolingType.DISABLED, False, ModelSource(hf="me/lean"), 384, file)
+    return [vector.tolist() for vector in TextEmbedding(file, specific_model_path=place).embed(texts)]
+def openvinos(file):
+    compiled = openvino.Core().compile_model(f"{place}/{file}", "CPU", {"INFERENCE_PRECISION_HINT": "f32"})
+    feeds = {name: batch[name].numpy() for name in ("input_ids", "attention_mask")}
+    return compiled(feeds)["sentence_embedding"].tolist()
 print(json.dumps({
     "runs": type(model[0].auto_model).__name__,
     "sentence-transformers": model.encode(texts).tolist(),
     "optimum, states": ((states * mask).sum(dim=1) / mask.sum(dim=1)).tolist(),
     "optimum, sentence_embedding": whole["sentence_embedding"].tolist(),
+    "fastembed": fastembed("onnx/model.onnx"),
+    "fastembed, int8": fastembed("onnx/model_quantized.onnx"),
+    "openvino": openvinos("onnx/model.onnx"),
+    "openvino, int8": openvinos("onnx/model_quantized.onnx"),
 }))
 """
 
 
-def test_optimum_and_sentence_transformers_in_onnx(minilm, tmp_path):
-    """Its ONNX extra needs transformers 4: SENTENCE_TRANSFORMERS_ONNX names the Python of another environment."""
-    python = os.environ.get("SENTENCE_TRANSFORMERS_ONNX")
-    if python is None:
+_TRANSFORMERS_JS = """
+import { env, pipeline } from "@huggingface/transformers";
+env.allowRemoteModels = false;
+env.localModelPath = process.argv[1];
+const found = {};
+for (const dtype of ["fp32", "q8"]) {
+  const extract = await pipeline("feature-extraction", "lean", { dtype });
+  found[dtype] = (await extract(JSON.parse(process.argv[2]), { pooling: "mean", normalize: true })).tolist();
+}
+console.log(JSON.stringify(found));
+"""
+
+
+@pytest.fixture(scope="module")
+def both(minilm, tmp_path_factory):
+    """Vectors of a truncated encoder and of its int8 graph, and their folder."""
+    encoder = truncate(load_encoder(minilm), 1)  # transformers 4 cannot read the tiny models' tokenizers
+    folder = tmp_path_factory.mktemp("clients") / "lean"
+    export_onnx(encoder, folder)
+    pairs = PairSet(
+        name="pairs", pairs=tuple(TextPair(text, TEXTS[0], score) for score, text in enumerate(TEXTS)), scale=(0, 2)
+    )
+    export_onnx(encoder, folder, ExportSettings(precision="int8", budget=100), search_pairs=pairs)
+    return encoder.vectors(TEXTS), OnnxEncoder.load(folder, precision="int8").vectors(TEXTS), folder
+
+
+def run_client(variable, command, folder):
+    """Return the JSON of a client, run by the program or in the folder that an environment variable names."""
+    place = os.environ.get(variable)
+    if place is None:
         if os.environ.get("CI") == "true":
-            pytest.fail("SENTENCE_TRANSFORMERS_ONNX is not set, and CI must run this test")
-        pytest.skip("SENTENCE_TRANSFORMERS_ONNX names no Python with sentence-transformers' ONNX extra")
+            pytest.fail(f"{variable} is not set, and CI must run this test")
+        pytest.skip(f"{variable} names no environment with other people's loaders")
     # without this package: its environment is another one
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"HF_HUB_OFFLINE": "1"}
-    encoder = truncate(load_encoder(minilm), 1)  # transformers 4 cannot read the tiny models' tokenizers
-    export_onnx(encoder, tmp_path / "lean")
-    command = [python, "-c", _ONNX_BACKENDS, str(tmp_path / "lean"), json.dumps(TEXTS)]
-    done = subprocess.run(command, capture_output=True, text=True, env=clean)
+    command = [*command(place), str(folder), json.dumps(TEXTS)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, env=clean, cwd=place if Path(place).is_dir() else None
+    )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["runs"].startswith("ORT")
-    expected = encoder.vectors(TEXTS)
-    for name in ("sentence-transformers", "optimum, sentence_embedding"):
-        torch.testing.assert_close(torch.tensor(found[name]), expected, atol=1e-5, rtol=1e-4)
-    pooled = torch.nn.functional.normalize(torch.tensor(found["optimum, states"]), dim=1)
-    torch.testing.assert_close(pooled, torch.nn.functional.normalize(expected, dim=1), atol=1e-5, rtol=1e-4)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_clients_in_python(both):
+    """sentence-transformers' ONNX extra needs transformers 4, so clients have an environment of their own."""
+    expected, rounded, folder = both
+    found = run_client("TRUNCATE_KIT_CLIENTS", lambda python: [python, "-c", _CLIENTS], folder)
+    assert found.pop("runs").startswith("ORT")
+    for name, vectors in found.items():
+        unit = torch.nn.functional.normalize(torch.tensor(vectors), dim=1)
+        if name == "openvino, int8":  # other kernels round differently
+            assert torch.nn.functional.cosine_similarity(unit, rounded).min() > 0.98
+        else:
+            torch.testing.assert_close(unit, rounded if "int8" in name else expected, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="transformers.js needs Node.js")
+def test_transformers_js(both):
+    expected, rounded, folder = both
+    command = ["node", "--input-type=module", "-e", _TRANSFORMERS_JS]
+    found = run_client("TRUNCATE_KIT_NODE", lambda _: command, folder.parent)
+    torch.testing.assert_close(torch.tensor(found["fp32"]), expected, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(torch.tensor(found["q8"]), rounded, atol=1e-5, rtol=1e-4)
 
 
 def by_the_snippet(texts, home, monkeypatch):
@@ -124,6 +182,6 @@ def test_text_embeddings_inference_finds_what_it_reads(exported):
     assert 0 < read("sentence_bert_config.json")["max_seq_length"] <= config["max_position_embeddings"]
     assert isinstance(read("config_sentence_transformers.json").get("prompts", {}), dict)
     assert (folder / "model.safetensors").is_file()  # its other backends
-    session = onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(folder / "onnx/model.onnx", providers=["CPUExecutionProvider"])
     readable = {"input_ids", "attention_mask", "token_type_ids", "position_ids"}
     assert {value.name for value in session.get_inputs()} <= readable

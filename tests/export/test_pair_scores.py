@@ -40,7 +40,7 @@ def exported(request, tiny_folder, tmp_path_factory):
 
 
 def session_of(folder):
-    return onnxruntime.InferenceSession(folder / "model.onnx", providers=["CPUExecutionProvider"])
+    return onnxruntime.InferenceSession(folder / "onnx/model.onnx", providers=["CPUExecutionProvider"])
 
 
 @pytest.mark.parametrize("count", [1, 2, 5])
@@ -85,7 +85,7 @@ def test_a_limit_is_kept_and_without_one_only_numbers_pass(exported):
         other = copy.deepcopy(encoder)
         other.heads.out.data.add_(shift)
         if passes:
-            assert max(check_graph(folder / "model.onnx", other, precision="int8").values()) > 2e-2
+            assert max(check_graph(folder / "onnx/model.onnx", other, precision="int8").values()) > 2e-2
         else:
             with pytest.raises(ModelError, match=r"score of .*(a difference of|NaN or infinity)"):
-                check_graph(folder / "model.onnx", other, precision="int8" if limit is None else "fp16")
+                check_graph(folder / "onnx/model.onnx", other, precision="int8" if limit is None else "fp16")

@@ -73,7 +73,7 @@ def test_graph_gives_the_pooled_hidden_state_of_its_layer(name, layer, pooling, 
     encoder.tail.extend(make_tail(tail, encoder.width))
     report = export_onnx(encoder, tmp_path / "out")
 
-    nodes = onnx.load(tmp_path / "out" / "model.onnx").graph.node
+    nodes = onnx.load(tmp_path / "out" / "onnx/model.onnx").graph.node
     attentions = [node for node in nodes if node.domain == "com.microsoft" and node.op_type == "Attention"]
     fused = TINY_CONFIGS[name].model_type in FUSED
     assert len(attentions) == (layer if fused else 0)
@@ -81,7 +81,7 @@ def test_graph_gives_the_pooled_hidden_state_of_its_layer(name, layer, pooling, 
     from_zero = fused and not encoder.family.position_offset  # other positions depend on the mask
     assert report.fused_nodes.get("EmbedLayerNormalization", 0) == from_zero
 
-    session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx", providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "onnx/model.onnx", providers=["CPUExecutionProvider"])
     inputs = {value.name: value.type for value in session.get_inputs()}
     assert inputs == dict.fromkeys(("input_ids", "attention_mask"), "tensor(int64)")
     ids = np.random.default_rng(0).integers(5, 20, (len(LENGTHS), max(LENGTHS)))

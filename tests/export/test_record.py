@@ -64,7 +64,7 @@ def test_weights_beside_the_graph_are_known_by_their_bytes(exported, folder):
     report = exported[1]
     weights = folder / next(name for name in report.graph_sha256 if name != report.file)
     assert weights.is_file()
-    assert check_record(folder / "model.onnx") == report
+    assert check_record(folder / "onnx/model.onnx") == report
     data = bytearray(weights.read_bytes())
     data[len(data) // 2] ^= 1
     weights.write_bytes(data)
@@ -76,7 +76,7 @@ def test_weights_beside_the_graph_are_known_by_their_bytes(exported, folder):
 
 def test_a_graph_is_not_used_for_another_model_than_its_own(exported, folder):
     """Changed, added and missing files of the model are refused; a graph without a model is not."""
-    graph, other = folder / "model.onnx", folder / "model-00001-of-00001.safetensors"
+    graph, other = folder / "onnx/model.onnx", folder / "model-00001-of-00001.safetensors"
     for name in ("model.safetensors", "1_Pooling/config.json"):
         content = (folder / name).read_bytes()
         (folder / name).write_bytes(content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
@@ -100,10 +100,10 @@ def test_a_graph_is_not_used_for_another_model_than_its_own(exported, folder):
 
 def test_a_graph_that_the_record_does_not_know(folder):
     """It is never chosen by default, and refused by name; without export.json all graphs are unknown."""
-    graph = (folder / "model.onnx").rename(folder / "model_int8.onnx")
+    graph = (folder / "onnx/model.onnx").rename(folder / "onnx/model_quantized.onnx")
     for _ in range(2):
         assert suited_precision(folder) is None
-        with pytest.raises(ModelError, match=r"has no record of model_int8\.onnx") as problem:
+        with pytest.raises(ModelError, match=r"has no record of model_quantized\.onnx") as problem:
             OnnxEncoder.load(graph)
         assert problem.value.hint.endswith('`export_onnx(settings=ExportSettings(precision="int8"))`.')
         (folder / "export.json").unlink(missing_ok=True)
@@ -121,7 +121,8 @@ def test_a_graph_that_the_record_does_not_know(folder):
     ],
 )
 def test_the_graph_follows_the_device(held, on_cpu, on_cuda, exported, tmp_path):
-    names = {"fp32": "model.onnx", "fp16": "model_fp16.onnx", "int8": "model_int8.onnx"}
+    names = {"fp32": "onnx/model.onnx", "fp16": "onnx/model_fp16.onnx", "int8": "onnx/model_quantized.onnx"}
+    (tmp_path / "onnx").mkdir()
     for precision in held:
         (tmp_path / names[precision]).write_bytes(b"")
         row = replace(exported[1], precision=precision, file=names[precision])
@@ -136,12 +137,13 @@ def test_the_graph_follows_the_device(held, on_cpu, on_cuda, exported, tmp_path)
 
 
 def test_what_a_graph_is_made_for(exported, tmp_path):
-    report, graph = exported[1], tmp_path / "model_int8.onnx"
+    report, graph = exported[1], tmp_path / "onnx/model_quantized.onnx"
     for target, device in product(("cpu", "cuda"), repeat=2):
         one = replace(report, target=target)
         assert ("made for" in graph_sentence(graph, one, device)) == (target != device)
+    graph.parent.mkdir()
     graph.write_bytes(b"")
-    int8 = replace(report, precision="int8", file=graph.name, graph_sha256={}, model_sha256={})
+    int8 = replace(report, precision="int8", file="onnx/model_quantized.onnx", graph_sha256={}, model_sha256={})
     (tmp_path / "export.json").write_text(record_with(tmp_path, int8))
     with pytest.raises(DeviceError, match="no int8 kernels on CUDA"):
         check_runnable(graph, "cuda")

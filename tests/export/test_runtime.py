@@ -57,7 +57,7 @@ def test_vectors_come_in_order_with_prompt_and_casing(prompted, threads, batch_t
     assert found.dtype == torch.float32
     torch.testing.assert_close(found, encoder.vectors(TEXTS), atol=1e-5, rtol=1e-4)
     assert torch.equal(found[0], found[3])
-    plain = OnnxEncoder.load(folder / "model.onnx").vectors(TEXTS, prompt=False)
+    plain = OnnxEncoder.load(folder / "onnx/model.onnx").vectors(TEXTS, prompt=False)
     torch.testing.assert_close(plain, encoder.vectors(TEXTS, prompt=False), atol=1e-5, rtol=1e-4)
     assert (plain[0] - found[0]).abs().max() > 1e-3  # the prompt matters
 
@@ -188,17 +188,17 @@ def test_a_graph_whose_vectors_are_not_rows_of_a_known_width_is_refused(shape, t
 @pytest.mark.skipif("CUDAExecutionProvider" in onnxruntime.get_available_providers(), reason="CUDA is there")
 def test_cuda_that_is_not_active_is_an_error(prompted):
     with pytest.raises(DeviceError, match="CUDA was asked for but is not active in ONNX Runtime"):
-        open_session(prompted[1] / "model.onnx", device=torch.device("cuda"), threads=1)
+        open_session(prompted[1] / "onnx/model.onnx", device=torch.device("cuda"), threads=1)
 
 
 def test_runtime_follows_the_name_or_the_option(prompted):
     encoder, folder = prompted
     assert type(load_text_encoder(folder)) is type(encoder)
-    assert isinstance(load_text_encoder(folder / "model.onnx"), OnnxEncoder)
+    assert isinstance(load_text_encoder(folder / "onnx/model.onnx"), OnnxEncoder)
     assert isinstance(load_text_encoder(folder, runtime="onnx"), OnnxEncoder)
     for place, options, message in (
         (folder, {"runtime": "tensorrt"}, "no runtime 'tensorrt'"),
-        (folder / "model.onnx", {"precision": "fp32"}, "is a single graph"),
+        (folder / "onnx/model.onnx", {"precision": "fp32"}, "is a single graph"),
         (folder, {"runtime": "onnx", "pooling": "cls"}, "pooling and length of a graph"),
     ):
         with pytest.raises(UsageError, match=message):

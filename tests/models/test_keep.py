@@ -86,10 +86,10 @@ def test_a_saved_subset_is_an_ordinary_checkpoint(name, tiny_folder, tmp_path):
     same = encoder_digest(kept) == encoder_digest(truncate(full, 2))
     assert same == (name == "albert")  # its blocks share all weights
     weights = load_file(folder / "model.safetensors")
-    assert sum(weight.numel() for weight in weights.values()) == kept.num_parameters
+    used = (weight.numel() for name, weight in weights.items() if not name.startswith("pooler."))
+    assert sum(used) == kept.num_parameters
     model, report = AutoModel.from_pretrained(folder, output_loading_info=True)
-    assert not report["unexpected_keys"]
-    assert all(key.startswith("pooler.") for key in report["missing_keys"])
+    assert not report["unexpected_keys"] | report["missing_keys"]
     torch.testing.assert_close(model(**batch).last_hidden_state[1, :2], states[1, :2], atol=1e-5, rtol=1e-4)
     theirs = SentenceTransformer(str(folder), device="cpu")(dict(batch))["sentence_embedding"]
     torch.testing.assert_close(theirs, kept.vectors(TEXTS), atol=1e-5, rtol=1e-4)

@@ -141,10 +141,10 @@ def test_a_text_may_fill_the_positions_and_no_token_more(family, padding):
 def test_a_workspace_that_is_removed_while_a_model_is_saved(encoder, tmp_path, monkeypatch, before):
     write = encoder.backbone.save_pretrained
 
-    def removing(target):
+    def removing(target, state_dict):
         if before:
             shutil.rmtree(tmp_path / "workspace")
-        write(target)
+        write(target, state_dict=state_dict)
         if not before:
             shutil.rmtree(tmp_path / "workspace")
 

@@ -149,7 +149,7 @@ def an_export() -> ExportReport:
     """Of a graph that nobody has; its digests are empty."""
     return ExportReport(
         model="mini", encoder="", precision="fp32", target="cpu", family="bert", layers=2, width=16, pooling="mean",
-        normalized=False, max_length=64, file="model.onnx", file_bytes=5_000_000, opset=20,
+        normalized=False, max_length=64, file="onnx/model.onnx", file_bytes=5_000_000, opset=20,
         versions={"torch": "2", "onnxruntime": "1.31"}, fused_nodes={"Attention": 2}, mask="tokens",
         graph_sha256={}, model_sha256={},
         checks={"padding": 1e-7, "length 2": 1e-7},
@@ -206,6 +206,7 @@ def write_run(folder: Path, lean: Path, **results: Result | None) -> Path:
             (folder / place).parent.mkdir(exist_ok=True)
             result.write(folder / place)
     if isinstance(graph := found["graph"], ExportReport):
+        (folder / "lean/onnx").mkdir()
         (folder / "lean" / graph.file).write_bytes(b"no graph")
         (folder / "lean" / EXPORT_RECORD).write_text(record_with(folder / "lean", graph))
     return folder

@@ -379,7 +379,7 @@ class Subject:
         graph = (self._kept or self.scratch) / place / name
         if not is_graph_of(graph, self.digest):
             try:
-                export_graph(self.encoder, graph.parent, target, fused=fused)
+                export_graph(self.encoder, graph.parents[1], target, fused=fused)
             except TruncateKitError as error:
                 raise AbsentError(error) from error
             if self._kept is not None and fused:

@@ -195,23 +195,23 @@ class PrecisionRow:
     color: str  # from Okabe and Ito's colour-blind palette
 
 
-# Graph names of transformers.js and the hub.
+# Names of graphs on the hub, read by transformers.js, Optimum, sentence-transformers and others.
 PRECISIONS: dict[Precision, PrecisionRow] = {
-    "fp32": PrecisionRow(trains=True, graph_file="model.onnx", preference={"cpu": 0, "cuda": 1}, vector_limit=1e-4,
+    "fp32": PrecisionRow(trains=True, graph_file="onnx/model.onnx", preference={"cpu": 0, "cuda": 1}, vector_limit=1e-4,
                          score_limit=0.01, color="#0072B2"),
     "tf32": PrecisionRow(products="high", cuda_only=True, color="#56B4E9"),
     "bf16": PrecisionRow(trains=True, weights="bfloat16", color="#009E73"),
-    "fp16": PrecisionRow(weights="float16", cuda_only=True, graph_file="model_fp16.onnx", preference={"cuda": 0},
+    "fp16": PrecisionRow(weights="float16", cuda_only=True, graph_file="onnx/model_fp16.onnx", preference={"cuda": 0},
                          elsewhere="on the CPU, float16 is converted to float32 and back, which takes longer",
                          vector_limit=2e-2, score_limit=0.1, color="#D55E00"),
-    "int8": PrecisionRow(weights=None, graph_file="model_int8.onnx", preference={"cpu": 1},
+    "int8": PrecisionRow(weights=None, graph_file="onnx/model_quantized.onnx", preference={"cpu": 1},
                          elsewhere="ONNX Runtime has no int8 kernels on CUDA, so its nodes would run on the CPU",
                          runs_elsewhere=False, color="#CC79A7"),
 }  # fmt: skip
 TRAINING_PRECISIONS = tuple(name for name, row in PRECISIONS.items() if row.trains)
 GRAPH_FILES = {name: row.graph_file for name, row in PRECISIONS.items() if row.graph_file is not None}
 EXPORT_RECORD = "export.json"
-"""Record of the export, in the graphs' folder."""
+"""Record of the exports, in the model's folder."""
 
 
 def precisions_for(device: str) -> list[Precision]:

@@ -138,10 +138,15 @@ def versions() -> dict[str, str]:
     return {name: version(name) for name in ("truncate-kit", "torch", "transformers")}
 
 
+def folder_of(graph: Path) -> Path:
+    """Return the model's folder of a graph."""
+    return graph.parent.parent if graph.parent.name == "onnx" else graph.parent
+
+
 def model_folder(model: str | Path) -> Path | None:
     """Return the folder of a model or graph, if the name is an existing path."""
     place = real_path(local_path(model))
-    return place if place.is_dir() else place.parent if place.is_file() else None
+    return place if place.is_dir() else folder_of(place) if place.is_file() else None
 
 
 def read_origin(model: str | Path) -> Origin | None:
@@ -325,7 +330,7 @@ class Workspace:
             )
         if same or any(_same(str(place), model) for place in (self.lean, self.full)):  # `output_folder` refuses it
             return None
-        graphs = sorted(path.name for path in self.lean.glob("*.onnx"))
+        graphs = sorted(path.name for path in self.lean.glob("onnx/*.onnx"))
         lost = f" and its graphs: {', '.join(graphs)}" if graphs else ""
         return f"{self.lean} holds a model made from {made.model}; one made from {model} replaces it{lost}."
 
@@ -375,7 +380,7 @@ def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
                 path=str(folder),
                 file_bytes=_size(folder),
                 origin="" if (origin := read_origin(folder)) is None else origin.words,
-                graphs=tuple(sorted(path.name for path in folder.glob("*.onnx"))),
+                graphs=tuple(sorted(f"onnx/{path.name}" for path in folder.glob("onnx/*.onnx"))),
             )
             for folder in models
         ),

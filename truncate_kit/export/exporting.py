@@ -62,7 +62,7 @@ from truncate_kit.export.runtime import (
 )
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, padded
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.pipeline import Normalize, load_by_any_runtime, save_encoder
+from truncate_kit.models.pipeline import Normalize, save_encoder
 from truncate_kit.models.store import encoder_digest, origin_of
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _export_into(
     traced = _with_normalization(encoder, settings.normalize)
     beside = model_digests(folder)  # read now, in case the model is replaced during the export
     graph, facts = _make(traced, settings, search_pairs, progress, fused)
-    path = folder / GRAPH_FILES[precision]
+    path, place = folder / GRAPH_FILES[precision], Path(GRAPH_FILES[precision]).parent
     # Write both before renaming either: on a full disk the old graph keeps its record.
     with replacing(folder / EXPORT_RECORD) as record, replacing(path) as file:
         save_graph(graph, file)
@@ -179,23 +179,22 @@ def _export_into(
             pooling=encoder.pooling_name,
             normalized=gives_unit_vectors(traced),
             max_length=encoder.max_length,
-            file=path.name,
+            file=GRAPH_FILES[precision],
             file_bytes=sum(part.stat().st_size for part in files),
             opset=int(graph.opset_imports[""]),
             # ONNX Runtime's GPU build has another name.
             versions=versions() | {name: version(name) for name in _EXPORTERS} | {"onnxruntime": runtime.__version__},
             fused_nodes=count_fused_nodes(graph),
-            graph_sha256={part.name: digest_of(part) for part in files},
+            graph_sha256={f"{place}/{part.name}": digest_of(part) for part in files},
             model_sha256=beside,
             checks=checks,
             **facts,
         )
         record.write_text(record_with(folder, report), encoding="utf-8")
         for data in files[1:]:  # weights before the graph that names their files
-            data.replace(folder / data.name)
-    load_by_any_runtime(folder)
-    for old in folder.glob(f"{path.name}.*.data"):
-        if old.name not in report.graph_sha256:
+            data.replace(path.parent / data.name)
+    for old in path.parent.glob(f"{path.name}.*.data"):
+        if f"{place}/{old.name}" not in report.graph_sha256:
             old.unlink()
     drawn("measured", folder, report)
     return report
@@ -248,7 +247,7 @@ def _make(
         from truncate_kit.export.int8 import search_layers
 
         with tempfile.TemporaryDirectory(prefix="truncate-kit-int8-") as scratch:
-            exact = Path(scratch) / GRAPH_FILES["fp32"]
+            exact = Path(scratch) / "exact.onnx"
             save_graph(graph, exact)
             check_graph(exact, encoder)  # checked here, because int8 vectors have no limit
             graph, facts["quantization"] = search_layers(

@@ -125,7 +125,7 @@ def _trace(encoder: Encoder) -> Any:
         Traced(encoder) if second else encoder,
         (ids, mask),
         dynamo=True,
-        dynamic_shapes=dict.fromkeys(INPUTS, dict.fromkeys((0, 1), torch.export.Dim.DYNAMIC)),
+        dynamic_shapes={name: {0: "batch", 1: "sequence"} for name in INPUTS},
         input_names=list(INPUTS),
         output_names=[OUTPUT, *second],
         verbose=False,

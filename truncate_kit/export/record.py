@@ -21,7 +21,7 @@ from truncate_kit.core.hardware import (
     precisions_for,
 )
 from truncate_kit.core.results import MACHINE, RESULTS, Bounds, Result, sealed, setting, unsealed
-from truncate_kit.core.workspace import model_digests
+from truncate_kit.core.workspace import folder_of, model_digests
 
 _POINTS = Bounds(0, whole=False)
 
@@ -127,14 +127,15 @@ def record_with(folder: Path, report: ExportReport) -> str:
 
 def check_record(graph: Path) -> ExportReport:
     """Return the report on a graph. Raises `ModelError` if the report is missing or the files differ from it."""
-    report = next((row for row in read_exports(graph.parent) if row.file == graph.name), None)
+    folder = folder_of(graph)
+    report = next((row for row in read_exports(folder) if folder / row.file == graph), None)
     if report is None:
-        problem = f"{graph.parent / EXPORT_RECORD} has no record of {graph.name}: the graph was not checked."
-    elif (changed := _changed_file(graph.parent, report)) is not None:
-        problem = f"{graph.parent / changed} has changed since {graph.name} was exported."
+        problem = f"{folder / EXPORT_RECORD} has no record of {graph.name}: the graph was not checked."
+    elif (changed := _changed_file(folder, report)) is not None:
+        problem = f"{folder / changed} has changed since {graph.name} was exported."
     else:
         return report
-    precision = next((name for name, file in GRAPH_FILES.items() if file == graph.name), "fp32")
+    precision = next((name for name, file in GRAPH_FILES.items() if folder / file == graph), "fp32")
     raise ModelError(problem, hint=f"Export the model again with {export_call(precision)}.")
 
 

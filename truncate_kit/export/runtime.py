@@ -35,6 +35,7 @@ from truncate_kit.core.hardware import (
 from truncate_kit.core.progress import Send
 from truncate_kit.core.results import COUNT, check_number
 from truncate_kit.core.vectors import Rows, VectorFormat, paired_rows
+from truncate_kit.core.workspace import folder_of
 from truncate_kit.export.record import ExportReport, check_bits, check_runnable, find_graph
 from truncate_kit.models.encoder import Encoder, LayerHeads, SentenceEncoder, TextReader, padded
 from truncate_kit.models.loading import load_encoder, load_reader, state_of
@@ -225,7 +226,7 @@ class OnnxEncoder(SentenceEncoder):
         # On Hopper, cuDNN needs 60 ms or more to plan each new shape (benchmarks/gpu).
         self.few_shapes = self.device.type == "cuda"
         self._on_cuda = on_cuda or cuda_providers(self.device.index, captured=buckets)
-        self._state = state_of(self._place.parent, graph_files(self._place))
+        self._state = state_of(folder_of(self._place), graph_files(self._place))
         self._opening = threading.Lock()
         self._session = self._opened(self.threads)
         self._one_core: Any = None
@@ -263,16 +264,17 @@ class OnnxEncoder(SentenceEncoder):
         file = path if path.suffix == ".onnx" and not path.is_dir() else find_graph(path, precision, where)
         if not file.is_file():
             raise ModelError(f"There is no exported graph {file}.", hint=_EXPORT_HINT)
-        report, reader = check_runnable(file, where), load_reader(file.parent)
-        places = [place for kind, place in read_modules(file.parent) if kind == "LayerHeads"]
+        folder = folder_of(file)
+        report, reader = check_runnable(file, where), load_reader(folder)
+        places = [place for kind, place in read_modules(folder) if kind == "LayerHeads"]
         heads = read_layer_heads(places[0]) if places else None
         return cls(file, reader, device=device, report=report, heads=heads, **options)
 
     def check_unreplaced(self) -> None:
         """Raise `ModelError` if the graph's files were replaced since loading."""
-        if state_of(self._place.parent, graph_files(self._place)) != self._state:
+        if state_of(folder_of(self._place), graph_files(self._place)) != self._state:
             hint = "Wait until no other process writes to this folder, then run again."
-            raise ModelError(f"{self._place.parent} was changed while it was read.", hint=hint)
+            raise ModelError(f"{folder_of(self._place)} was changed while it was read.", hint=hint)
 
     def digest(self) -> str:
         """Return the SHA-256 of graph and tokenizer. Raises as `check_unreplaced`."""
@@ -302,7 +304,7 @@ class OnnxEncoder(SentenceEncoder):
         """Copy the graph's folder, with the model in it."""
         self.check_unreplaced()
         with replacing(local_path(folder)) as place:
-            shutil.copytree(self._place.parent, place)
+            shutil.copytree(folder_of(self._place), place)
 
     def _move(self, device: str) -> None:
         if select_device(device) != self.device:

@@ -174,7 +174,7 @@ def find_pooler_head(name: str | Path) -> Dense | None:
     config = load_config(folder)
     attribute = family_of(config).pooler
     pooler: Any = attribute and getattr(load_backbone(folder, config, keep_pooler=True), attribute, None)
-    if pooler is None:
+    if pooler is None or not any(weight.any() for weight in pooler.parameters()):  # zeros are saved for a removed one
         return None
     head = Dense(config.hidden_size, config.hidden_size, bias=True, activation="Tanh")
     head.linear.load_state_dict(getattr(pooler, "dense", pooler).state_dict())

@@ -65,7 +65,6 @@ _UNSET: tuple[Any, ...] = (None, False, "", {}, [], {"trust_remote_code": True},
 _ON_VECTORS = {  # of modules after pooling
     "module_input_name": ("sentence_embedding",), "module_output_name": (None, "sentence_embedding"),
 }  # fmt: skip
-_NO_POOLER = {"model_args": {"add_pooling_layer": False}}
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     name: getattr(nn, name) for name in ("Identity", "Tanh", "ReLU", "GELU", "SiLU", "Sigmoid", "LeakyReLU")
 }
@@ -367,18 +366,8 @@ def write_pipeline(folder: Path, encoder: Encoder) -> None:
             add(type(module).__name__, getattr(module, "settings", None), module.state_dict())
     write_json(folder / "modules.json", listing)
     reading: dict[str, Any] = {"max_seq_length": encoder.max_length, "do_lower_case": encoder.lower_case}
-    if "add_pooling_layer" in inspect.signature(type(encoder.backbone)).parameters:
-        reading |= _NO_POOLER  # without this setting, AutoModel adds a random pooler
     write_json(folder / _READING_FILE, reading)
     write_json(folder / "config_sentence_transformers.json", {"similarity_fn_name": "cosine"} | encoder.settings)
-
-
-def load_by_any_runtime(folder: Path) -> None:
-    """Remove the setting `_NO_POOLER`, which Optimum's classes refuse."""
-    path = folder / _READING_FILE
-    values = read_json(path) if path.is_file() else {}
-    if all(values.get(key) == value for key, value in _NO_POOLER.items()):  # keep settings of other programs
-        write_json(path, {key: value for key, value in values.items() if key not in _NO_POOLER})
 
 
 def loading_words(pooler: nn.Module | None) -> str:
@@ -421,7 +410,7 @@ def save_encoder(
         encoder.reader.tokenizer.model_max_length = encoder.max_length
         write_tokenizer(encoder.reader.tokenizer, target)
         with quiet_transformers():
-            encoder.backbone.save_pretrained(target)
+            encoder.backbone.save_pretrained(target, state_dict=encoder.backbone.state_dict() | _no_pooler(encoder))
         write_pipeline(target, encoder)
         write_seen(target, encoder.seen)
         sealed = "" if origin is None else origin.sealed_text()
@@ -432,10 +421,21 @@ def save_encoder(
     return folder
 
 
+def _no_pooler(encoder: Encoder) -> dict[str, Tensor]:
+    """Return zeros for the pooler that `AutoModel` adds: without them, it warns of missing weights."""
+    if encoder.family.pooler is None:
+        return {}
+    with torch.device("meta"):
+        pooler = getattr(type(encoder.backbone)(encoder.backbone.config), encoder.family.pooler)
+    weights = pooler.state_dict(prefix=f"{encoder.family.pooler}.")
+    return {name: torch.zeros_like(weight, device="cpu") for name, weight in weights.items()}
+
+
 def _keep_graphs(old: Path, new: Path) -> None:
     with contextlib.suppress(OSError, ValueError, LookupError, TruncateKitError):
         if (old / EXPORT_RECORD).is_file() and model_digests(old) == model_digests(new):
-            for file in old.iterdir():
-                if _IS_OF_GRAPHS.fullmatch(file.name) and file.is_file():
-                    shutil.copy2(file, new / file.name)
-            load_by_any_runtime(new)
+            for file in (old / EXPORT_RECORD, *old.glob("*/*")):
+                name = file.relative_to(old).as_posix()
+                if _IS_OF_GRAPHS.fullmatch(name) and file.is_file():
+                    (new / name).parent.mkdir(exist_ok=True)
+                    shutil.copy2(file, new / name)

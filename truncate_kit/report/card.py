@@ -146,8 +146,8 @@ def _usage(encoder: "Encoder") -> list[str]:
     ]
     if not encoder.lower_case and not encoder.settings.get("default_prompt_name"):
         parts += [
-            "ONNX Runtime, without torch, once `export_onnx()` has written `model.onnx` beside this file:",
-            code(onnxruntime_lines("FOLDER", "model.onnx", encoder.max_length)),
+            "ONNX Runtime, without torch, once `export_onnx()` has written `onnx/model.onnx` beside this file:",
+            code(onnxruntime_lines("FOLDER", "onnx/model.onnx", encoder.max_length)),
         ]
     return parts
 

@@ -81,7 +81,7 @@ def test_every_point_is_what_its_graph_gives(full, distilled, tmp_path):
             close = 0.05 if one.precision == "fp32" else 2  # int8 is only like them
             assert one.agreement.correlation == pytest.approx(wanted.correlation, abs=close)
     export_graph(fewer, tmp_path / "fewer")
-    size = (tmp_path / "fewer/model.onnx").stat().st_size / 1e6
+    size = (tmp_path / "fewer/onnx/model.onnx").stat().st_size / 1e6
     assert points[(2,), "fp32", width, len(kept)].megabytes == pytest.approx(size, rel=0.01)
     assert points[(2,), "int8", width, words].megabytes < points[(2,), "fp32", width, words].megabytes
     held_out = store.ids_at(np.concatenate([choosing, reporting]))
