@@ -179,8 +179,6 @@ def _median(curve: Sequence[float | None], layers: Sequence[int]) -> float:
 Estimator = Literal["debiased", "biased"]
 Kernel = Literal["linear", "rbf"]
 FEWEST_TEXTS = 4
-_COUNT, _LEVEL = Bounds(0), Bounds(0, 0.999999, whole=False, above=True)
-_TEXTS = Bounds(FEWEST_TEXTS)
 
 
 class AnalysisSettings(Result):
@@ -196,13 +194,15 @@ class AnalysisSettings(Result):
         "debiased", "CKA estimator; the TMFT paper's is biased.", LAYERS, choices=get_args(Estimator)
     )
     kernel: Kernel = setting("linear", "CKA kernel.", LAYERS, choices=get_args(Kernel))
-    outliers: int = setting(3, bounds=_COUNT)
-    intervals: int = setting(10, bounds=_COUNT)
-    level: float = setting(0.95, bounds=_LEVEL)
+    outliers: int = setting(3, bounds=Bounds(0))
+    intervals: int = setting(10, bounds=Bounds(0))
+    level: float = setting(0.95, bounds=Bounds(0, 0.999999, whole=False, above=True))
     blocks: tuple[int, ...] | None = None
     pooling: "PoolingMode | None" = None
     raw: bool = setting(False, "Use hidden states without the model's final norm.", LAYERS, name="--raw")
-    max_texts: int | None = setting(10_000, "Maximum number of texts, drawn at random.", DATA, bounds=_TEXTS)
+    max_texts: int | None = setting(
+        10_000, "Maximum number of texts, drawn at random.", DATA, bounds=Bounds(FEWEST_TEXTS)
+    )
     streamed: bool | None = None
     seed: int = setting(0, bounds=SEED)
     batch_size: int = setting(64, bounds=COUNT)

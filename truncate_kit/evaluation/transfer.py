@@ -50,7 +50,6 @@ RIDGE = 1e-3  # penalty as a share of the mean feature variance
 # As in BERT-LC; the paper's "regularization parameter" of 10 is read as scikit-learn's C.
 LOGISTIC: dict[str, Any] = {"solver": "saga", "C": 10.0, "tol": 0.01, "max_iter": 200}
 _CHUNK = 64  # subsets computed at a time: some tens of megabytes
-_TIMES, _FRACTION = Bounds(1), Bounds(0, 1, whole=False, above=True)
 _PART = Bounds(0, 0.99, whole=False, above=True)
 
 
@@ -63,13 +62,13 @@ class TransferSettings(Result):
     scored if it has `FEWEST_ROWS` rows. `head` feeds layer means through the trained pooler, as in BERT-LC for SimCSE.
     """
 
-    splits: int = setting(10, bounds=_TIMES)
+    splits: int = setting(10, bounds=COUNT)
     test_share: float = setting(0.15, bounds=_PART)
-    inner_splits: int = setting(10, bounds=_TIMES)
+    inner_splits: int = setting(10, bounds=COUNT)
     inner_share: float = setting(0.18, bounds=_PART)
-    max_layers: int | None = setting(None, bounds=_TIMES)
-    finalists: int = setting(3, bounds=_TIMES)
-    fractions: tuple[float, ...] = setting((1.0,), bounds=_FRACTION)
+    max_layers: int | None = setting(None, bounds=COUNT)
+    finalists: int = setting(3, bounds=COUNT)
+    fractions: tuple[float, ...] = setting((1.0,), bounds=Bounds(0, 1, whole=False, above=True))
     head: bool = False
     max_rows: int | None = setting(None, bounds=COUNT)
     seed: int = setting(0, bounds=SEED)

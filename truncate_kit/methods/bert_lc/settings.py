@@ -10,7 +10,6 @@ OVER = ("mean", "max")
 SEARCHES = ("auto", "exact", "beam")
 MOST_EXACT = 2**27 - 1  # 27 layers
 MOST_LAYERS = 62  # bits of a mask
-_PAIRS = Bounds(3)
 
 
 class CombineSettings(Result):
@@ -30,7 +29,7 @@ class CombineSettings(Result):
     width: int = setting(
         64, "Beam width: combinations of each size that are kept.", LAYERS, bounds=COUNT, name="--beam-width"
     )
-    dev_pairs: int = setting(350, "Pairs to select on; the remaining pairs are for testing.", DATA, bounds=_PAIRS)
+    dev_pairs: int = setting(350, "Pairs to select on; the remaining pairs are for testing.", DATA, bounds=Bounds(3))
     splits: int = setting(5, "Number of random splits into dev and test.", DATA, bounds=COUNT)
 
     def __post_init__(self) -> None:

@@ -69,10 +69,6 @@ def default_budget(objective: str, recipe: str, width: int) -> tuple[float, floa
 
 
 FEWEST_ROWS = 2
-_TOKENS = Bounds(3)
-_MASKED, _REPLACED = Bounds(0, 1, whole=False, above=True, below=True), Bounds(0, whole=False)
-_ROWS, _TEMPERATURE = Bounds(FEWEST_ROWS), Bounds(0, 10, whole=False, above=True)
-_DROPPED = Bounds(0, 1, whole=False, below=True)
 _NAMES = objective_names("contrast")
 _USUAL_EPOCHS = ", ".join(f"{OBJECTIVES[name].epochs} for {name}" for name in _NAMES)
 _USUAL_ROWS = ", ".join(f"{OBJECTIVES[name].batch_size} for {name}" for name in _NAMES)
@@ -113,14 +109,14 @@ class ContrastiveSettings(Result):
         True, "Remove the pooler and MLP after training.", LAYERS, name="--remove-pooler", default=False, parse=not_
     )
     layer: int | None = setting(None, "Layer at which to cut the model; by default the last.", LAYERS)
-    temperature: float = setting(0.05, "Softmax temperature.", bounds=_TEMPERATURE)
+    temperature: float = setting(0.05, "Softmax temperature.", bounds=Bounds(0, 10, whole=False, above=True))
     hard_negative_weight: float = setting(
         0.0, "Added to the logit of each anchor's hard negative (authors' code: 1).", bounds=WEIGHT
     )
-    replaced_weight: float = setting(0.005, "Weight of the replaced-token loss in diffcse.", bounds=_REPLACED)
-    masked_share: float = setting(0.3, "Share of tokens masked in diffcse.", bounds=_MASKED)
+    replaced_weight: float = setting(0.005, "Weight of the replaced-token loss in diffcse.", bounds=WEIGHT)
+    masked_share: float = setting(0.3, "Share of tokens masked in diffcse.", bounds=RATE)
     epochs: int | None = setting(None, f"Epochs; by default {_USUAL_EPOCHS}.", bounds=COUNT)
-    batch_size: int | None = setting(None, f"Rows per step; by default {_USUAL_ROWS}.", bounds=_ROWS)
+    batch_size: int | None = setting(None, f"Rows per step; by default {_USUAL_ROWS}.", bounds=Bounds(FEWEST_ROWS))
     learning_rate: float | None = setting(
         None, "Peak learning rate; by default as in docs/papers/layer-attention.md.", bounds=RATE
     )
@@ -128,13 +124,15 @@ class ContrastiveSettings(Result):
         64,
         "Maximum tokens per text (default in training: 64).",
         DATA,
-        bounds=_TOKENS,
+        bounds=Bounds(3),
         name="--max-length",
         default=None,
     )
     evaluate_every: int | None = setting(100, "Steps between two evaluations on dev.", bounds=COUNT)
     dropout: float | None = setting(
-        None, "Dropout probability in training; by default the model's own.", bounds=_DROPPED
+        None,
+        "Dropout probability in training; by default the model's own.",
+        bounds=Bounds(0, 1, whole=False, below=True),
     )
     chunk: int | None = setting(None, "Texts encoded at a time, to save memory.", bounds=COUNT, name="--chunk-size")
     precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)

@@ -29,7 +29,6 @@ STEPS = (COSINE, SIAMESE, AUTOENCODER)
 SCORES = ("exp", "sigmoid")  # `ScoreKind`, copied because its module imports torch
 LOSSES = ("mse", "log-variance")
 LOWER_SHARE, UPPER_SHARE = 4, 2  # the paper's 256 and 512 of 1,024
-_UNITS, _DEPTH = Bounds(1), Bounds(1, 16)
 
 
 def _code_widths(text: str) -> tuple[int, int]:
@@ -62,15 +61,15 @@ class FrozenSettings(Result):
         "exp", "Score function; with exp, identical texts score 1; the paper has sigmoid.", choices=SCORES
     )
     loss: str = setting("log-variance", "Loss on the pairs: on the errors' variance or mean square.", choices=LOSSES)
-    hidden: int = setting(64, bounds=_UNITS)
+    hidden: int = setting(64, bounds=COUNT)
     codes: tuple[int, int] | None = setting(
         None,
         "Code widths of lower and upper blocks; default: width/4,width/2.",
-        bounds=_UNITS,
+        bounds=COUNT,
         parse=_code_widths,
         metavar="LOWER[,UPPER]",
     )
-    depth: int = setting(1, "Layers of each block's network (our default, not FREEZE's).", bounds=_DEPTH)
+    depth: int = setting(1, "Layers of each block's network (our default, not FREEZE's).", bounds=Bounds(1, 16))
     final_norm: bool = setting(False, "Apply the model's final norm to the states of all blocks.", LAYERS)
     raw_sentences: int = setting(20_000, bounds=COUNT)
     epochs: int = setting(20, "Epochs (our default, not FREEZE's); the best on dev is kept.", bounds=COUNT)

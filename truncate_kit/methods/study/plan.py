@@ -21,16 +21,20 @@ from truncate_kit.training.settings import (
     TrainingSettings,
 )
 
-_KNOWN_KEYS = Result.__pydantic_config__ | {"extra": "forbid"}
 _PATHS = ("words", "texts", "retrieval")
 _PLACES = ("model", "data", *_PATHS)
 Kind = TypeVar("Kind", bound=Result)
 
 
-class StudyModel(Result):
+class _Part:
+    """Part of a study file, in which unknown keys are errors."""
+
+    __pydantic_config__: ClassVar[dict[str, Any]] = Result.__pydantic_config__ | {"extra": "forbid"}
+
+
+class StudyModel(_Part, Result):
     """One model of a study."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _KNOWN_KEYS
     model: str  # folder, hub name or miniature
     name: str
     weights: Literal["pretrained", "random"] = "pretrained"
@@ -40,10 +44,9 @@ class StudyModel(Result):
     blocks: tuple[int, ...] | None = None
 
 
-class StudyPrior(AdaptationSettings):
+class StudyPrior(_Part, AdaptationSettings):
     """Training before TMFT: masked language modelling on texts with these settings, then TMFT on word pairs."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _KNOWN_KEYS
     name: str = ""  # added to the model's name
     words: str | None = None
     texts: str | None = None
@@ -60,10 +63,9 @@ class StudyPrior(AdaptationSettings):
         return f"{model.name}, {self.name} first" if self.name else model.name
 
 
-class StudyTask(TrainingSettings):
+class StudyTask(_Part, TrainingSettings):
     """One task of a study: its data and training settings."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _KNOWN_KEYS
     data: str  # file, folder or hub name
     name: str
     columns: tuple[str, ...] | None = None  # first text, second text, target
@@ -89,10 +91,9 @@ class StudyTask(TrainingSettings):
         return _inherited(TrainingSettings, self)
 
 
-class Study(Result):
+class Study(_Part, Result):
     """Plan of a study: models × priors × tasks × layers × seeds."""
 
-    __pydantic_config__: ClassVar[dict[str, Any]] = _KNOWN_KEYS
     models: tuple[StudyModel, ...]
     priors: tuple[StudyPrior, ...] = (StudyPrior(),)
     tasks: tuple[StudyTask, ...]
