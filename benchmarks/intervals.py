@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from truncate_kit.analysis.cka import StreamedCKA, compare_layers
+from truncate_kit.analysis.result import AnalysisSettings
 from truncate_kit.core.vectors import (
     DRAWS,
     LEVEL,
@@ -57,7 +58,8 @@ def cka_of_pairs(pairs: int, draws: int, *, grouped: bool) -> tuple[float, float
     true, groups = true_cka(), torch.arange(pairs).repeat_interleave(2) if grouped else None
     held, error = 0, 0.0
     for seed in range(draws):
-        curve, _ = compare_layers(*(states[None] for states in paired_states(pairs, seed)), groups=groups)
+        states = [one[None] for one in paired_states(pairs, seed)]
+        curve, _ = compare_layers(states, AnalysisSettings(outliers=0), groups=groups)
         held += curve.low[0] <= true <= curve.high[0]
         error += (curve.values[0] - true) / draws
     return held / draws, error

@@ -7,6 +7,7 @@ from truncate_kit.analysis.cka import (
     relative_layers,
     text_blocks,
 )
+from truncate_kit.analysis.result import AnalysisSettings
 
 
 @pytest.fixture(scope="module")
@@ -23,12 +24,12 @@ def test_relative_depth_takes_the_nearest_layer_and_the_lower_of_two():
 
 def test_curves_matrix_and_within(states):
     x, y = states
-    curve, matrix = compare_layers(x, y, blocks=0)
+    curve, matrix = compare_layers((x, y), AnalysisSettings(outliers=0, intervals=0))
     assert torch.tensor(matrix).sub(reference.matrix(x, y)).abs().max() < 1e-6
     assert curve.reference_layers == (0, 1, 1, 2)
     assert curve.values == tuple(matrix[i][j] for i, j in enumerate((0, 1, 1, 2)))
     assert curve.low is None
-    curve, matrix = compare_layers(x, blocks=0, layers=(2, 2, 2, 2))
+    curve, matrix = compare_layers((x,), AnalysisSettings(outliers=0, intervals=0), (2, 2, 2, 2))
     assert torch.tensor(matrix).sub(reference.matrix(x, x)).abs().max() < 1e-6
     assert (curve.values, curve.reference_layers) == (tuple(row[2] for row in matrix), (2, 2, 2, 2))
 
@@ -36,7 +37,7 @@ def test_curves_matrix_and_within(states):
 @pytest.mark.parametrize("estimator", ["debiased", "biased"])
 def test_interval_is_that_of_recomputing_without_each_block(states, estimator):
     x, y = states
-    curve, _ = compare_layers(x, y, blocks=5, seed=3, estimator=estimator)
+    curve, _ = compare_layers((x, y), AnalysisSettings(outliers=0, intervals=5, seed=3, estimator=estimator))
     order = torch.randperm(60, generator=torch.Generator().manual_seed(3))
     kept = [order[[text for text in range(60) if text // 12 != block]] for block in range(5)]
     for i, j in enumerate(curve.reference_layers):
@@ -65,8 +66,8 @@ def test_intervals_of_pairs_hold_as_often_as_they_say():
         x = torch.randn(100, 12, generator=draw).repeat_interleave(2, 0)
         x, noise = x + 0.2 * torch.randn(200, 12, generator=draw), torch.randn(100, 12, generator=draw)
         y = x * torch.linspace(0.2, 2, 12) + noise.repeat_interleave(2, 0)
-        curve, _ = compare_layers(x[None], y[None], groups=pairs)
-        single, _ = compare_layers(x[None], y[None])
+        curve, _ = compare_layers((x[None], y[None]), AnalysisSettings(outliers=0), groups=pairs)
+        single, _ = compare_layers((x[None], y[None]), AnalysisSettings(outliers=0))
         values.append(curve.values[0])
         reach.append((curve.high[0] - curve.low[0]) / 2)
         narrow.append((single.high[0] - single.low[0]) / 2)
@@ -78,7 +79,7 @@ def test_intervals_of_pairs_hold_as_often_as_they_say():
 def test_undefined_layers_are_none(states):
     x, y = states[0].clone(), states[1]
     x[0] = 1.0
-    curve, matrix = compare_layers(x, y)
+    curve, matrix = compare_layers((x, y), AnalysisSettings(outliers=0))
     assert matrix[0] == (None, None, None)
     assert curve.values[0] is None
     assert curve.low[0] is None

@@ -20,7 +20,7 @@ import torch
 from scipy.stats import t as student_t
 from torch import Tensor
 
-from truncate_kit.analysis.result import Curve, Estimator, Kernel, Row
+from truncate_kit.analysis.result import AnalysisSettings, Curve, Estimator, Kernel, Row
 from truncate_kit.core.errors import UsageError, known_name, not_finite, too_few_texts, undefined_cka
 
 GRAM_OVERHEAD = 4  # slowdown of each operation in products of tiles
@@ -63,7 +63,7 @@ def cka_matrix(
         UsageError: States do not match, or an argument is invalid.
         ModelError: States hold NaN or infinity.
     """
-    models = _prepared(states_x, states_y, estimator, kernel)
+    models = _prepared(check_states(states_x, states_y), estimator, kernel)
     if kernel == "linear" and _features_cost_less(models):
         streamed = StreamedCKA(estimator=estimator)
         streamed.update(*models)
@@ -74,44 +74,32 @@ def cka_matrix(
 
 
 def compare_layers(
-    states_x: Tensor,
-    states_y: Tensor | None = None,
-    *,
-    layers: Sequence[int] | None = None,
-    estimator: Estimator = "debiased",
-    kernel: Kernel = "linear",
-    outliers: int = 0,
-    blocks: int = 10,
-    groups: Tensor | None = None,
-    level: float = 0.95,
-    seed: int = 0,
+    states: Sequence[Tensor], settings: AnalysisSettings, layers: Sequence[int] = (), groups: Tensor | None = None
 ) -> tuple[Curve, tuple[Row, ...]]:
     """Return a CKA curve with confidence intervals, and the CKA of all layer pairs (model, reference).
 
-    layers: Reference layer for each layer of the curve, by default at the same relative depth. outliers: Number of
-    dimensions of largest variance to set to 0 at each layer. blocks: Number of text blocks for jackknife intervals, 0
-    or at least 2. groups, seed: See `text_blocks`. See `cka_matrix` for the rest; undefined values are missing.
+    states: Of the model and, if any, the reference; see `cka_matrix`. layers: Reference layer for each layer of the
+    curve, by default at the same relative depth. groups: See `text_blocks`. At each layer, the `settings.outliers`
+    dimensions of largest variance are set to 0. Intervals are by jackknife. Undefined values are missing.
     """
-    models = _prepared(states_x, states_y, estimator, kernel, outliers)
+    estimator, kernel = settings.estimator, settings.kernel
+    models = _prepared(check_states(*states), estimator, kernel, settings.outliers)
     depth, count, _ = models[0].shape
     # A bootstrap would repeat texts, which breaks the debiasing.
-    order, bounds = text_blocks(count, blocks, groups, seed)
+    order, bounds = text_blocks(count, settings.intervals, groups, settings.seed)
     if blocks := len(bounds):
         models = [model[:, order] for model in models]
     hsic = gram_hsic(models, bounds or [(0, count)], kernel=kernel, debiased=estimator == "debiased")
     matrix, *left_out = (_cka_of(part, depth) for part in hsic)
-    layers = relative_layers(depth - 1, matrix.shape[1] - 1) if layers is None else layers
+    layers = layers or relative_layers(depth - 1, matrix.shape[1] - 1)
     place = (torch.arange(depth), torch.tensor(layers))
     error = jackknife_error(torch.stack(left_out))[place] if blocks else None
-    return curve_of(matrix[place], layers, error, blocks, level), tuple(map(without_nan, matrix))
+    return curve_of(matrix[place], layers, error, blocks, settings.level), tuple(map(without_nan, matrix))
 
 
-def _prepared(
-    states_x: Tensor, states_y: Tensor | None, estimator: str, kernel: str, outliers: int = 0
-) -> list[Tensor]:
+def _prepared(models: list[Tensor], estimator: str, kernel: str, outliers: int = 0) -> list[Tensor]:
     known_name("estimator", estimator, get_args(Estimator))
     known_name("kernel", kernel, get_args(Kernel))
-    models = check_states(states_x, states_y)
     if models[0].shape[1] < 4:
         raise too_few_texts(models[0].shape[1])
     # Squared distances are differences of large numbers, too coarse in float32.

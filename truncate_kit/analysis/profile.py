@@ -243,10 +243,9 @@ def _in_memory(
         _score(scores, models[0], batches[0], raw=settings.raw)
         for held, (places, pooled, _, _) in zip(states, batches, strict=True):
             held[:, places] = pooled
-    same: dict[str, Any] = {name: getattr(settings, name) for name in ("estimator", "kernel", "level", "seed")}
-    curve, matrix = compare_layers(*states, layers=layers, blocks=settings.intervals, groups=groups, **same)
+    curve, matrix = compare_layers(states, replace(settings, outliers=0), layers, groups)
     if settings.outliers:
-        without, _ = compare_layers(*states, layers=layers, outliers=settings.outliers, blocks=0, **same)
+        without, _ = compare_layers(states, replace(settings, intervals=0), layers)
     return {"cka": curve, "cka_without_outliers": without, "cka_matrix": matrix} | scores.result(), states
 
 

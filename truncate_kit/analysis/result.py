@@ -179,6 +179,7 @@ def _median(curve: Sequence[float | None], layers: Sequence[int]) -> float:
 Estimator = Literal["debiased", "biased"]
 Kernel = Literal["linear", "rbf"]
 FEWEST_TEXTS = 4
+_TEXTS = Bounds(FEWEST_TEXTS)
 
 
 class AnalysisSettings(Result):
@@ -200,9 +201,7 @@ class AnalysisSettings(Result):
     blocks: tuple[int, ...] | None = None
     pooling: "PoolingMode | None" = None
     raw: bool = setting(False, "Use hidden states without the model's final norm.", LAYERS, name="--raw")
-    max_texts: int | None = setting(
-        10_000, "Maximum number of texts, drawn at random.", DATA, bounds=Bounds(FEWEST_TEXTS)
-    )
+    max_texts: int | None = setting(10_000, "Maximum number of texts, drawn at random.", DATA, bounds=_TEXTS)
     streamed: bool | None = None
     seed: int = setting(0, bounds=SEED)
     batch_size: int = setting(64, bounds=COUNT)

@@ -69,6 +69,7 @@ def default_budget(objective: str, recipe: str, width: int) -> tuple[float, floa
 
 
 FEWEST_ROWS = 2
+_DROPPED = Bounds(0, 1, whole=False, below=True)
 _NAMES = objective_names("contrast")
 _USUAL_EPOCHS = ", ".join(f"{OBJECTIVES[name].epochs} for {name}" for name in _NAMES)
 _USUAL_ROWS = ", ".join(f"{OBJECTIVES[name].batch_size} for {name}" for name in _NAMES)
@@ -130,9 +131,7 @@ class ContrastiveSettings(Result):
     )
     evaluate_every: int | None = setting(100, "Steps between two evaluations on dev.", bounds=COUNT)
     dropout: float | None = setting(
-        None,
-        "Dropout probability in training; by default the model's own.",
-        bounds=Bounds(0, 1, whole=False, below=True),
+        None, "Dropout probability in training; by default the model's own.", bounds=_DROPPED
     )
     chunk: int | None = setting(None, "Texts encoded at a time, to save memory.", bounds=COUNT, name="--chunk-size")
     precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
