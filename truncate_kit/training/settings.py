@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from truncate_kit.core.errors import DataError, DivergedError, UsageError, known_name
 from truncate_kit.core.hardware import TRAINING_PRECISIONS, Precision
-from truncate_kit.core.results import COUNT, RATE, SEED, SHARE, TRAINING, Bounds, Result, setting
+from truncate_kit.core.results import COUNT, RATE, SEED, SHARE, Bounds, Result, setting
 
 if TYPE_CHECKING:
     from truncate_kit.data.pairs import PairSplits
@@ -184,7 +184,7 @@ class TrainingSettings(Result):
     weight_decay: float = setting(0.01, bounds=SHARE)
     warmup: float = setting(0.1, bounds=SHARE)
     max_gradient_norm: float = setting(1.0, bounds=Bounds(0, math.inf, whole=False, above=True))
-    precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
+    precision: Precision = setting("fp32", PRECISION_HELP, choices=TRAINING_PRECISIONS)
     buckets: bool = True
     compact_vocabulary: bool = True
 

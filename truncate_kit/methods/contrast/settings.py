@@ -11,7 +11,6 @@ from truncate_kit.core.results import (
     DATA,
     LAYERS,
     RATE,
-    TRAINING,
     WEIGHT,
     Bounds,
     Result,
@@ -88,19 +87,10 @@ class ContrastiveSettings(Result):
     objective: str = setting("in-batch", f"{described('contrast')}.", choices=_NAMES)
     pooling: ContrastivePooling = setting("layer-attention", choices=POOLINGS)
     over: Over = setting(
-        "both",
-        "States that layer attention reads.",
-        LAYERS,
-        choices=OVER,
-        name="--attend",
-        default=None,
+        "both", "States that layer attention reads.", LAYERS, choices=OVER, name="--attend", default=None
     )
     last_cls: bool = setting(
-        True,
-        "Put the last layer's CLS first in layer-attention (the default).",
-        LAYERS,
-        default=None,
-        show_default=False,
+        True, "Put the last layer's CLS first in layer-attention (the default).", LAYERS, default=None
     )
     literal: bool = setting(
         False, "Attention as printed in the paper: one weight per layer, no softmax.", LAYERS, name="--literal"
@@ -134,7 +124,7 @@ class ContrastiveSettings(Result):
         None, "Dropout probability in training; by default the model's own.", bounds=_DROPPED
     )
     chunk: int | None = setting(None, "Texts encoded at a time, to save memory.", bounds=COUNT, name="--chunk-size")
-    precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
+    precision: Precision = setting("fp32", PRECISION_HELP, choices=TRAINING_PRECISIONS)
     seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds; the first is 0.")
 
     def __post_init__(self) -> None:

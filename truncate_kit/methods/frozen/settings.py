@@ -10,7 +10,6 @@ from truncate_kit.core.results import (
     COUNT,
     LAYERS,
     RATE,
-    TRAINING,
     Bounds,
     Result,
     as_text,
@@ -77,7 +76,7 @@ class FrozenSettings(Result):
     pretraining_epochs: int = setting(10, bounds=COUNT)
     batch_size: int = setting(64, "Pairs per step (our default, not FREEZE's).", bounds=COUNT)
     learning_rate: float = setting(1e-3, "Peak learning rate (our default, not FREEZE's).", bounds=RATE)
-    precision: Precision = setting("fp32", PRECISION_HELP, TRAINING, choices=TRAINING_PRECISIONS)
+    precision: Precision = setting("fp32", PRECISION_HELP, choices=TRAINING_PRECISIONS)
     seeds: tuple[int, ...] = seeds_setting((0, 1, 2), "Number of seeds from 0 on (our default, not FREEZE's).")
 
     def __post_init__(self) -> None:
