@@ -34,10 +34,7 @@ _UNFINISHED, _LOCK, _TEMPORARY, _REPLACED = ".unfinished", ".lock", ".tmp", "rep
 
 def local_path(name: str | Path) -> Path:
     """Expand "~" and, for existing users, "~user"."""
-    try:
-        return Path(name).expanduser()
-    except RuntimeError:
-        return Path(name)
+    return Path(os.path.expanduser(name))  # noqa: PTH111  # Path.expanduser raises for unknown users
 
 
 def real_path(path: str | Path) -> Path:
