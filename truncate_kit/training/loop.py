@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import timedelta
 from functools import cache
+from mmap import ACCESS_READ, mmap
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
@@ -441,15 +442,11 @@ def write_checkpoint(path: Path, values: dict[str, Any]) -> None:
 def read_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
     """Read a checkpoint without unpickling code. Raises `FileProblemError`."""
     try:
-        digest, left = hashlib.sha256(), path.stat().st_size - _DIGEST
-        with path.open("rb") as handle:
-            while left > 0:
-                digest.update(part := handle.read(min(left, 1 << 20)))
-                left -= len(part)
-            if handle.read() != digest.digest():
+        with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as whole, memoryview(whole) as content:
+            if hashlib.sha256(content[:-_DIGEST]).digest() != content[-_DIGEST:]:
                 raise unusable(path)
         values: dict[str, Any] = torch.load(path, map_location=device, weights_only=True)
-    except (OSError, RuntimeError, pickle.UnpicklingError) as error:
+    except (OSError, RuntimeError, ValueError, pickle.UnpicklingError) as error:  # an empty file cannot be mapped
         raise unusable(path) from error
     if values.get("format") != FORMAT or values.get("run") != _run(path):
         raise unusable(path)
