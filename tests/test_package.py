@@ -1,6 +1,7 @@
 """What is installed, and what importing it costs."""
 
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -9,8 +10,14 @@ from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
+import pandas
+import pytest
+
 import truncate_kit
 from tests.support.made_results import a_combination, a_contrast, a_distillation, a_sweep, some_heads, write_run
+from tests.support.pairs import word_splits
+from truncate_kit.core.errors import UsageError
+from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.training.cutting import CutResult
@@ -66,6 +73,19 @@ def test_every_public_name_is_there_and_every_module_can_be_imported():
         import_module(".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"))
     for name in truncate_kit.__all__:  # a package of this name would hide it
         assert not isinstance(getattr(truncate_kit, name), ModuleType), name
+
+
+def test_public_functions_take_names_tables_and_paths_as_text(tiny_folder, tmp_path):
+    folder, pairs = tiny_folder("bert"), word_splits().train.pairs
+    wanted, rows = evaluate(load_encoder(folder), pairs), [(pair.first, pair.second, pair.target) for pair in pairs]
+    for table in (pandas.DataFrame(rows, columns=["text1", "text2", "score"]), list(pairs), rows):
+        assert truncate_kit.evaluate(str(folder), pairs=table) == wanted
+    lean = truncate_kit.save_encoder(truncate_kit.truncate(folder, 1), str(tmp_path / "lean"))
+    assert truncate_kit.profile(encoder=lean, pairs=rows).depth == 1
+    with pytest.raises(UsageError, match="not a int"):
+        truncate_kit.truncate(3, 1)
+    assert pickle.loads(pickle.dumps(truncate_kit.distill)) is truncate_kit.distill
+    assert all(name in truncate_kit.__doc__ for name in truncate_kit.__all__[1:])
 
 
 def test_the_packages_that_are_installed_are_the_folders():

@@ -75,10 +75,7 @@ def test_planned_trials_have_a_bar_of_all_and_a_line_at_their_end(monkeypatch):
     assert "all trials:  25%" in screen.getvalue().rpartition("12%")[2]  # of the next part alone
     for kind in ("epoch", "finished"):
         bars.trial(TrialEvent(kind, 1, 0, 2, done=2, dev=50.0, loss=1.0, test=40.0))
-    assert said == [
-        "a model:",
-        "Layer 1, seed 0, 2 epochs: dev 50.00. Test 40.00.",
-    ]
+    assert said == ["a model:", "Layer 1, seed 0, 2 epochs: dev 50.00. Test 40.00."]
     assert [event.kind for event in heard] == ["epoch", "finished"]
 
 
@@ -87,10 +84,8 @@ def test_finetune_logs_epochs_and_scores(encoder, tmp_path, caplog):
     settings = SweepSettings(layers=1, seeds=(0,))
     assert settings.layers == "1"
     result = finetune(encoder, word_splits(), out=tmp_path, settings=settings, training=SETTINGS, progress=True)
-    assert (
-        f"Layer 1, seed 0, 3 epochs: dev {result.trials[0].dev:.2f}. Test {result.trials[0].test:.2f}."
-        in caplog.messages
-    )
+    dev, test = f"dev {result.trials[0].dev:.2f}", f"Test {result.trials[0].test:.2f}"
+    assert f"Layer 1, seed 0, 3 epochs: {dev}. {test}." in caplog.messages
     assert sum("Layer 1" in line and ": loss" in line for line in caplog.messages) == SETTINGS.epochs
 
 

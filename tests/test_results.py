@@ -22,14 +22,8 @@ class Outer(Result):
     limits: tuple[float, float] | None = None
 
 
-OUTER = Outer(
-    rows=((1.0, 2.0), (3.0,)),
-    inner=Inner(value=0.1, name="a"),
-    several=(Inner(value=1e-300), Inner(value=-2.0)),
-    by_name={"x": Inner(value=3.0)},
-    perhaps=None,
-    limits=(0.0, 5.0),
-)
+INNER = {"inner": Inner(value=0.1, name="a"), "several": (Inner(value=1e-300), Inner(value=-2.0)), "perhaps": None}
+OUTER = Outer(rows=((1.0, 2.0), (3.0,)), by_name={"x": Inner(value=3.0)}, limits=(0.0, 5.0), **INNER)
 
 
 def test_round_trip_through_text_and_file(tmp_path):

@@ -1,10 +1,18 @@
 """Truncate pretrained text encoders to their best layer or a few blocks; train, export and benchmark them.
 
-Names are imported on first use, so importing the package imports no torch.
+Names are imported on first use, without torch until then. For an encoder, functions also take a model's name or folder;
+for pairs, whatever `load_pairs` takes; for a path, text.
 """
 
+import functools
+import inspect
 import os
+import pkgutil
+import re
+from collections.abc import Callable
 from importlib import import_module
+from itertools import chain, groupby, repeat
+from pathlib import Path
 from typing import Any
 
 from truncate_kit.core.results import DRAWERS, VERSION
@@ -18,7 +26,10 @@ DRAWERS |= {
     "card": f"{__name__}.report.card:card_text",
     "copied": f"{__name__}.report.card:write_card",
     "measured": f"{__name__}.report.card:add_result",
+    "frame": f"{__name__}.report.view:frame_of",
     "notebook": f"{__name__}.report.page:in_notebook",
+    "plot": f"{__name__}.report.chart:figure_of",
+    "repr": f"{__name__}.report.view:words_of",
     "save": f"{__name__}.models.pipeline:save_encoder",
     "push": f"{__name__}.export.exporting:push_folder",
 }
@@ -31,7 +42,7 @@ _NAMES = {  # by module
     "core.errors": "TruncateKitError",
     "core.parallel": "Processes RayCluster",
     "core.vectors": "VectorFormat",
-    "data.pairs": "complete_splits load_pairs read_pairs",
+    "data.pairs": "TextPair complete_splits load_pairs read_pairs",
     "data.retrieval": "read_retrieval",
     "data.suites": "find_sts find_transfer",
     "data.tables": "read_texts",
@@ -69,14 +80,56 @@ _NAMES = {  # by module
     "training.settings": "AdaptationSettings TrainingSettings",
 }
 _PUBLIC = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names.split()}
+_MODEL = f"{__name__}.models.loading:load_encoder"
+_READERS: dict[str, tuple[Any, str]] = {  # by declared type
+    "Encoder": (object, _MODEL),
+    "TextEncoder": (str | Path, _MODEL),
+    "PairSplits": (object, f"{__name__}.data.pairs:load_pairs"),
+    "PairSet": (object, f"{__name__}.data.pairs:read_pairs"),
+    "Sequence[TextPair]": (object, f"{__name__}.data.pairs:listed_pairs"),
+    "Iterable[TextPair]": (object, f"{__name__}.data.pairs:listed_pairs"),
+    "Path": (str, "pathlib:Path"),
+}
 
 __all__ = ["__version__", *_PUBLIC]
+__doc__ = f"{__doc__}" + "".join(
+    f"\n{topic}: {', '.join(chain.from_iterable(_NAMES[module].split() for module in modules))}"
+    for topic, modules in groupby(_NAMES, lambda module: module.partition(".")[0])
+)
 
 
 def __getattr__(name: str) -> Any:
     if name not in _PUBLIC:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_PUBLIC[name]), name)
+    value = getattr(import_module(_PUBLIC[name]), name)
+    globals()[name] = value = _reading(value) if inspect.isfunction(value) else value
+    return value
+
+
+def _reading(function: Callable[..., Any]) -> Callable[..., Any]:
+    readers: dict[str, tuple[Any, str]] = {}
+    parameters = inspect.signature(function).parameters
+    for name, parameter in parameters.items():
+        declared = parameter.annotation
+        declared = declared if isinstance(declared, str) else inspect.formatannotation(declared)
+        kinds = re.sub(r"\w+\.", "", declared).split(" | ")
+        found = [_READERS[kind] for kind in kinds if kind in _READERS and "str" not in kinds]
+        readers |= {name: found[0]} if found else {}
+
+    def read(name: str, value: Any) -> Any:
+        types, reader = readers.get(name, ((), ""))
+        own = any(base.__module__.partition(".")[0] == __name__ for base in type(value).__mro__)
+        return value if own or value is None or not isinstance(value, types) else pkgutil.resolve_name(reader)(value)
+
+    @functools.wraps(function)
+    def call(*values: Any, **named: Any) -> Any:
+        return function(
+            *map(read, chain(parameters, repeat("")), values),
+            **{name: read(name, value) for name, value in named.items()},
+        )
+
+    call.__module__ = __name__  # for pickle
+    return call if readers else function
 
 
 def __dir__() -> list[str]:

@@ -81,18 +81,13 @@ def test_a_single_file_is_divided_as_the_commands_divide_it(file):
 STSB_COLUMNS = ("split", "genre", "dataset", "year", "sid", "score", "sentence1", "sentence2")
 
 
-@pytest.mark.parametrize(
-    ("column", "names"),
-    [
-        ("split", ("train", "dev", "test")),
-        ("SemEval_set", ("TRAIN", "TRIAL", "TEST")),
-        ("fold", ("training", "validation", "testing")),
-        ("split_name", ("Train", "Val", "Test")),
-        ("phase", ("train", "validation_matched", "eval")),
-    ],
-)
-def test_a_column_of_splits_divides_a_file_as_published(tmp_path, column, names):
+SPLITS = "split train dev test|SemEval_set TRAIN TRIAL TEST|fold training validation testing|split_name Train Val Test"
+
+
+@pytest.mark.parametrize("words", [*SPLITS.split("|"), "phase train validation_matched eval"])
+def test_a_column_of_splits_divides_a_file_as_published(tmp_path, words):
     """A split drawn at random puts published test rows into train."""
+    column, *names = words.split()
     columns = tuple(column if name == "split" else name for name in STSB_COLUMNS)
     rows = [(names[n % 3], "news", "headlines", 2016, n, n % 6, f"first {n}", f"second {n}") for n in range(60)]
     file = write_table(tmp_path / "stsbenchmark.tsv", columns, rows)

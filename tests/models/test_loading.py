@@ -231,13 +231,8 @@ def test_a_folder_that_cannot_be_used(folder, problem):
 
 
 def test_settings_that_do_not_suit_the_model(tiny_folder):
-    for options, message in (
-        ({"max_length": 41}, "maximum length of 41"),
-        ({"max_length": 1}, "maximum length of 1"),
-        ({"max_length": 0}, "maximum length of 0"),
-        ({"pooling": "average"}, "no pooling 'average'"),
-        ({"attention": "flash"}, "no attention 'flash'"),
-    ):
+    wrong = [({"max_length": length}, f"maximum length of {length}") for length in (41, 1, 0)]
+    for options, message in (*wrong, ({"pooling": "a"}, "no pooling 'a'"), ({"attention": "b"}, "no attention 'b'")):
         with pytest.raises(UsageError, match=message):
             load_encoder(tiny_folder("bert"), **options)
 

@@ -18,6 +18,7 @@ from tests.support.pairs import TEXTS
 from tests.support.records import INVARIANCE, QUANTIZED
 from truncate_kit import AnalysisSettings, SweepSettings, profile
 from truncate_kit.analysis.result import DropPrediction
+from truncate_kit.core.errors import UsageError
 from truncate_kit.data.pairs import TextPair
 from truncate_kit.evaluation import Score, SuiteReport, means_of
 from truncate_kit.evaluation.graded import Evaluation
@@ -104,6 +105,18 @@ def test_layers_of_a_sweep():
     (plot,) = view.plots
     assert plot.levels[0][0] == result.full.test
     assert plot.series[-1].x == [result.chosen]
+
+
+def test_a_sweep_as_a_data_frame_a_figure_and_a_few_words():
+    sweep = a_sweep()
+    frame = sweep.to_frame()
+    for name in ("layer", "parameters", "dev", "dev_std", "test"):
+        assert frame[name.replace("_std", " ±")].tolist() == pytest.approx(
+            [getattr(row, name) for row in sweep.rows], abs=0.005
+        )
+    assert frame["layer note"].dropna().to_dict() == {5: "chosen", 8: "full model"}
+    assert [axes.get_ylabel() for axes in sweep.plot().axes] == [plot.y for plot in view_of(sweep).plots]
+    assert repr(sweep).splitlines()[:2] == ["SweepResult: Which layer", "  Layer 5."]
 
 
 def test_no_line_runs_over_layers_that_were_not_trained():
@@ -213,10 +226,15 @@ def test_a_score_and_any_other_result():
     row = Score(task="d, test", labels={"vectors": "float32"}, values=values, intervals={"Spearman": (80.0, 82.0)})
     report = SuiteReport(suite="pairs", model="m", runtime="torch", title="m in torch", rows=(row,))
     assert view_of(report).tables[0].rows == [("d, test", "float32", "1,234", "81.00 (80.00 to 82.00)")]
+    assert [*report.to_frame().iloc[0]] == ["d, test", "float32", 1234, 81.0, 80.0, 82.0]
     fields = view_of(Evaluation(spearman=81.25, pearson=80.0, num_pairs=9, cosines=tuple(range(9)))).tables[0].rows
     assert ("spearman", "81.25") in fields
     assert ("cosines", "9 values") in fields
     assert view_of(SweepSettings()).title == "SweepSettings"
+    assert SweepSettings().to_frame()["seeds"][0] == (0, 1, 2)
+    assert eval(repr(SweepSettings(layers=3))) == SweepSettings(layers=3)
+    with pytest.raises(UsageError, match="no figure of a SweepSettings"):
+        SweepSettings().plot()
 
 
 def test_rows_means_and_curves_of_a_suite():

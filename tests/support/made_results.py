@@ -30,12 +30,7 @@ MACHINE: dict[str, Any] = {
     "processor": "Test", "cores": 2, "threads": 2, "device": "cpu", "bf16_instructions": None, "others_busy": None,
     "versions": {"python": "3", "torch": "2", "transformers": "5"},
 }  # fmt: skip
-SCORED: dict[str, Any] = {
-    "scored_on": "set/test",
-    "fingerprint": "0123456789abcdef",
-    "num_scored": 500,
-    "bundled": False,
-}
+SCORED: dict[str, Any] = {"scored_on": "set/test", "fingerprint": "01234567", "num_scored": 500, "bundled": False}
 
 # The last layers of the two models of `a_sweep`.
 MODELS: dict[Role, int] = {"lean": 5, "full": 8}

@@ -104,7 +104,7 @@ def not_finite(layers: list[int]) -> ModelError:
 
 
 def undefined_cka(layers: list[int], side: str, reason: str) -> DataError:
-    """Return the error for layers at which all states are equal, or equally far apart."""
+    """Return the error for layers whose states are equal, or equally far apart."""
     return DataError(
         f"CKA is not defined at layer {', '.join(map(str, layers))} of {side}: {reason}.",
         hint="Use more texts, or mean pooling: with CLS pooling layer 0 is the same for every text.",

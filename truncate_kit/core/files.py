@@ -227,7 +227,7 @@ def run_lock(folder: Path) -> Iterator[None]:
 def unfinished(folder: Path, *, shared: bool = False) -> Iterator[None]:
     """Mark `folder` as unfinished until the block ends or rejects its input.
 
-    shared: Runs with other settings use the folder too, so keep the mark if training diverges.
+    shared: Other runs use the folder too, so keep the mark if training diverges.
     """
     refused = (UsageError, DataError, ModelError, *([] if shared else [DivergedError]))
     mark = mark_unfinished(folder)

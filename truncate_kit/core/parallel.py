@@ -115,7 +115,7 @@ class Processes(Engine):
 class RayCluster(Engine):
     """Runs tasks on a Ray cluster; restarts a task if its process or machine dies.
 
-    The package must be installed on every machine. An open connection (`ray.init`) is reused and left open.
+    Every machine needs the package. An open connection (`ray.init`) is reused and left open.
 
     Args:
         address: `auto` for this machine's cluster, else HOST:PORT of its head.

@@ -1,4 +1,4 @@
-"""Run tasks one after another, and report progress to callbacks or bars."""
+"""Run tasks in turn, and report progress to callbacks or bars."""
 
 import logging
 import math
@@ -19,7 +19,7 @@ TELL_AFTER, TELL_EVERY, TELL_LEFT = 2.0, 60.0, 5.0
 _ALL = "all trials"  # the bar above those of single trials
 
 Progress = Callable[[str, int, int], None]
-"""Called with task name, steps done and total steps; the task ends when all steps are done."""
+"""Called with task name, steps done and total steps, which end the task."""
 
 Task = TypeVar("Task", bound=Hashable)
 Done = TypeVar("Done")
@@ -51,14 +51,14 @@ class Engine:
     def run(self, work: Work[Task, Done], tasks: Iterable[Task], send: Send) -> Iterator[tuple[Task, Done]]:
         """Yield each finished task with its result; take the next one when a worker is free.
 
-        Raises a task's errors, and `DeviceError` if a worker dies. Closing the iterator stops running tasks.
+        Raises a task's errors, `DeviceError` if a worker dies. Closing the iterator stops running tasks.
         """
         for task in tasks:
             yield task, work.perform(task, send)
 
 
 class TrialEvent(NamedTuple):
-    """Event of a trial: an epoch is done, or the trial is finished or paused (`stopped`)."""
+    """Event of a trial: an epoch is done, or it is finished or paused (`stopped`)."""
 
     kind: Literal["epoch", "finished", "stopped"]
     layer: int

@@ -1,4 +1,4 @@
-"""Settings and results: frozen dataclasses with options and checks, JSON files with digests, and journals of runs."""
+"""Settings and results: frozen dataclasses with options and checks, JSON files with digests, journals."""
 
 import dataclasses
 import fcntl
@@ -13,20 +13,24 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, S
 from dataclasses import dataclass
 from numbers import Integral, Real
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, dataclass_transform
 
 from truncate_kit.core.errors import FileProblemError, UsageError, cannot_write, first_line, known_name
 from truncate_kit.core.files import local_path, write_text
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+    from pandas import DataFrame
 
 VERSION = "0.1.0"
 FORMAT = 2
 """Format version of all JSON files; other versions are refused."""
 DRAWERS: dict[str, str] = {}
-"""Functions of higher levels that show or save something, as `module:function`, by purpose."""
+"""Functions of higher levels, as `module:function`, by purpose."""
 RECORDS_FILE = "trials.jsonl"
-"""Journal with the records of a folder's runs."""
+"""Journal of a folder's runs."""
 Amounts = tuple[tuple[object, ...], tuple[int, ...]]
-"""A measurement's key, such as the data set, and amounts, such as the number of rows."""
+"""A measurement's key, such as the data set, and amounts, such as rows."""
 _logger = logging.getLogger(__name__)
 
 
@@ -42,7 +46,7 @@ class Result:
     }
 
     def __init_subclass__(cls, *, kw_only: bool = True) -> None:
-        dataclass(frozen=True, kw_only=kw_only)(cls)
+        dataclass(frozen=True, kw_only=kw_only, repr=False)(cls)
 
     def __post_init__(self) -> None:
         """Check each `setting`, and convert its value to int, float or tuple. Raises `UsageError`."""
@@ -69,8 +73,21 @@ class Result:
         """Write indented JSON. Raises ValueError on NaN or infinity."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
 
+    def __repr__(self) -> str:
+        return str(drawn("repr", self))
+
     def _repr_html_(self) -> str:
         return str(drawn("notebook", self))
+
+    def to_frame(self) -> "DataFrame":
+        """Return the main table as a pandas data frame."""
+        frame: DataFrame = drawn("frame", self)
+        return frame
+
+    def plot(self) -> "Figure":
+        """Draw the main figure. Raises `UsageError` if there is none."""
+        figure: Figure = drawn("plot", self)
+        return figure
 
     def card(self, *parts: Any) -> str:
         """Write the model card; see `truncate_kit.report.card`."""
@@ -125,7 +142,7 @@ class Result:
         yield from ()
 
     def covers(self, other: Self) -> bool:
-        """Tell if this result has all measurements of `other`, in no smaller amounts."""
+        """Tell if this has all measurements of `other`, in no smaller amounts."""
         ours = dict(self.amounts())
         return all(
             key in ours and all(mine >= theirs for mine, theirs in zip(ours[key], amounts, strict=True))
@@ -174,7 +191,7 @@ def sealed(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def unsealed(values: Any, path: Path) -> dict[str, Any]:
-    """Check and remove version and digest. Raises `FileProblemError` for another format, ValueError for damage."""
+    """Check and remove version and digest. Raises `FileProblemError` (other format), ValueError (damage)."""
     if not isinstance(values, dict) or "format" not in values:
         raise ValueError(f"{path} is not a sealed result")
     check_format(values["format"], path)

@@ -169,7 +169,7 @@ def tied(cosines: Sequence[float]) -> list[float]:
 def rank_correlations(first: Sequence[float], second: Sequence[float], counts: "Counts | None" = None) -> Array:
     """Return the Spearman correlation of each resample, (resamples,); NaN if values are constant.
 
-    This is Pearson's correlation of the ranks within the resample; ties get their mean rank (Spearman 1904). Only equal
+    This is Pearson's correlation of ranks within the resample; ties get their mean rank (Spearman 1904). Only equal
     values tie: see `tied`. Exact up to 100,000 pairs.
 
     counts: Occurrences of each pair, (resamples, pairs); by default one resample, each pair once.
@@ -238,7 +238,7 @@ def changed_queries(differences: Array) -> tuple[int, int]:
 
 
 def too_few(number: int | None, one: str, many: str, changed: tuple[int, int] | None = None) -> str | None:
-    """Return the text shown instead of an interval if `number` pairs or queries are too few to compare two models.
+    """Return the text instead of an interval if `number` pairs or queries are too few to compare models.
 
     changed: numbers of queries with a higher and a lower score. The bootstrap needs `FEWEST_DIFFERING` of them: with
     50 queries of which 5 % change, the 95 % interval covers 70 %.

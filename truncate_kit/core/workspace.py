@@ -238,7 +238,7 @@ class Sources(Result, kw_only=False):
     """Model and data of the last commands.
 
     Attributes:
-        queries: Retrieval folder, if a command used it after the pairs.
+        queries: Retrieval folder used after the pairs, if any.
         benched: Pairs or retrieval set of the last bench.
     """
 
@@ -315,7 +315,7 @@ class Workspace:
         replace(self.remembered(), benched=data and _absolute(data)).write(self._sources)
 
     def replaced_by(self, model: str, *, distilled: bool = False) -> str | None:
-        """Return a warning if the lean model was made from a model other than `model`.
+        """Return a warning if the lean model was not made from `model`.
 
         Raises `UsageError` if a distilled model would be lost, unless `distilled` from the same model.
         """
@@ -415,7 +415,7 @@ def clean(workspace: Workspace) -> Contents:
     """Remove weights of finished runs, graphs of `bench`, and leftovers of killed processes.
 
     A repeated run gives the same result; unfinished runs keep all files. Raises `FileProblemError` if another process
-    works here, `UsageError` if the folder is not a workspace.
+    works here, `UsageError` for other folders.
     """
     if not workspace.folder.is_dir():
         return contents(workspace)

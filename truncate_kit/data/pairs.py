@@ -105,7 +105,7 @@ def num_distinct(pairs: Iterable[TextPair]) -> int:
 
 
 def index_texts(pairs: Sequence[TextPair], texts: Sequence[str] | None = None) -> tuple[list[str], PairPlaces]:
-    """Return `texts` (by default the distinct texts of the pairs) and each pair's indices in this list."""
+    """Return `texts` (by default the pairs' distinct ones) and each pair's indices in this list."""
     texts = distinct_texts(pairs) if texts is None else list(texts)
     place = {text: index for index, text in enumerate(texts)}
     return texts, ([place[pair.first] for pair in pairs], [place[pair.second] for pair in pairs])
@@ -119,7 +119,7 @@ def _check_finite(scores: Sequence[float], source: str) -> None:
 
 
 def check_ranks(scores: Sequence[float], source: str = "The set") -> None:
-    """Raise `DataError` for fewer than three scores, a single distinct score, or one that is not finite."""
+    """Raise `DataError` for fewer than three scores or two distinct ones, and unless all are finite."""
     _check_finite(scores, source)
     if len(scores) < 3 or len(set(scores)) < 2:
         raise DataError(
@@ -318,13 +318,19 @@ def read_pairs(
     return pairs
 
 
+def listed_pairs(source: PairSource) -> Sequence[TextPair]:
+    """Return listed pairs unchanged, or read them."""
+    listed = isinstance(source, list | tuple) and all(isinstance(pair, TextPair) for pair in source)
+    return source if listed else read_pairs(source).pairs
+
+
 def pairs_of(table: Table, name: str) -> PairSet:
     """Return the scored pairs of a table."""
     return _pair_sets(name, {"train": table})[0]["train"]
 
 
 def short_name(path: Path) -> str:
-    """Return the last two parts of a path, such as "stsb/en"."""
+    """Return a path's last two parts, such as "stsb/en"."""
     return "/".join(path.resolve().parts[-2:])
 
 
@@ -412,7 +418,7 @@ def find_split_files(folder: Path) -> dict[str, list[Path]]:
 
 
 def split_named(name: str) -> str | None:
-    """Return the only split that a file's or folder's name contains, if any."""
+    """Return the only split in a file's or folder's name, if any."""
     splits = {_SPLITS[word] for word in re.split(r"[^a-z]+", name.lower()) if word in _SPLITS}
     return splits.pop() if len(splits) == 1 else None
 
@@ -423,7 +429,7 @@ def is_hub_name(name: str) -> bool:
 
 
 def read_hub(name: str) -> dict[str, Table]:
-    """Read train, dev and test of the hub set NAME or NAME:CONFIG without running its code."""
+    """Read train, dev and test of the hub set NAME or NAME:CONFIG; its code is not run."""
     import datasets
     from datasets.utils.logging import disable_progress_bar
 

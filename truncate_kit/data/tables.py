@@ -77,7 +77,7 @@ def is_table(path: Path) -> bool:
 
 
 def data_files(folder: Path, levels: int = 1) -> list[Path]:
-    """Return the tables in a folder, and below it, sorted, without hidden files and hub metadata."""
+    """Return the tables in and below a folder, sorted, without hidden files and hub metadata."""
     paths = chain.from_iterable(folder.glob("/".join("*" * level)) for level in range(1, levels + 1))
     left_out = re.compile(r"(^|/)(\.|dataset_infos?\.json$)")
     return sorted(path for path in paths if is_table(path) and not left_out.search(str(path.relative_to(folder))))
@@ -575,7 +575,7 @@ def find_columns(table: Table, role: str, hint: str = "") -> tuple[str, ...]:
 
 
 def find_negatives(table: Table) -> tuple[str, ...]:
-    """Find the columns of hard negatives, such as negative, neg, hard_negatives and negative_1."""
+    """Find columns of hard negatives, such as neg, hard_negatives and negative_1."""
     pattern = re.compile(r"(hard)?neg(ative)?(s|texts?|passages?|documents?|ctxs)?\d*")
     return tuple(column for column in table.columns if pattern.fullmatch(plain_name(column)))
 
@@ -649,6 +649,6 @@ def jsonl_in(folder: Path, name: str) -> Path | None:
 
 
 def is_retrieval_folder(path: str | Path) -> bool:
-    """Check if a path is a folder with `qrels` or a corpus."""
+    """Check if a folder has `qrels` or a corpus."""
     folder = Path(path)
     return folder.is_dir() and ((folder / "qrels").is_dir() or jsonl_in(folder, "corpus") is not None)

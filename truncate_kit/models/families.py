@@ -66,7 +66,7 @@ def _keep_window(config: PretrainedConfig, blocks: Sequence[int]) -> None:
 class NearAttention(DisentangledSelfAttention):
     """DeBERTa-v2's attention, computed only for distances that occur in the batch.
 
-    transformers projects all rows of the position table (512 for DeBERTaV3); t tokens need only 2t rows.
+    transformers projects all rows of the position table (512 for DeBERTaV3); t tokens need 2t.
     """
 
     def disentangled_attention_bias(

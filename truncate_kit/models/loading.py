@@ -103,6 +103,9 @@ def load_encoder(
         DeviceError: The device is not active.
         UsageError: An option does not fit the model.
     """
+    if not isinstance(name, str | Path):
+        problem = f"A model is an Encoder, or a name or folder, not a {type(name).__name__}."
+        raise UsageError(problem, hint="Give the folder or hub name that it was loaded from.")
     if attention is not None:
         known_name("attention", attention, ("eager", *ALL_ATTENTION_FUNCTIONS))
     asked = None if pooling is None else check_pooling(pooling)

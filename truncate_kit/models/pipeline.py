@@ -250,10 +250,9 @@ def check_kept(path: Path, values: dict[str, Any], **allowed: tuple[Any, ...]) -
 
 
 def add_module(encoder: Encoder, kind: str, place: Path, asked: PoolingMode | None) -> bool:
-    """Add a saved module to the encoder, and return whether the module fits the encoder's width and layers.
+    """Add a saved module to the encoder, and return whether it fits the encoder's width and layers.
 
-    asked: Pooling of the user; replaces an unsupported pooling, but not a pooling over layers. Raises `UsageError`
-    if `asked` cannot replace the pooling.
+    asked: The user's pooling; replaces an unsupported pooling. Raises `UsageError` if it cannot, as over layers.
     """
     path, fits, fixed = place / "config.json", True, ""
     match kind:
@@ -333,8 +332,8 @@ def read_layer_heads(place: Path) -> LayerHeads:
 def write_pipeline(folder: Path, encoder: Encoder) -> None:
     """Write the files of sentence-transformers into the folder of a saved transformer.
 
-    Names follow version 2, which later versions and text-embeddings-inference can read. In sentence-transformers,
-    `LAYER_POOLERS` need `trust_remote_code=True`; `LayerHeads` cannot be loaded.
+    Names follow version 2, which later versions and text-embeddings-inference read. sentence-transformers needs
+    `trust_remote_code=True` for `LAYER_POOLERS`, and cannot load `LayerHeads`.
     """
     pooler, theirs = encoder.pooler, "sentence_transformers.models"
     listing = [{"idx": 0, "name": "0", "path": "", "type": f"{theirs}.Transformer"}]

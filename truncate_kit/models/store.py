@@ -146,7 +146,7 @@ def run_key(encoder: Encoder, *parts: str) -> str:
 
 
 def checkpoint_of(folder: Path, name: str, stage: str = "") -> Path | None:
-    """Return the checkpoint file of an unfinished run or of its stage; None if `folder` is missing.
+    """Return the checkpoint file of an unfinished run or stage; None without `folder`.
 
     name: Name of the run, without dots.
     """
@@ -156,8 +156,8 @@ def checkpoint_of(folder: Path, name: str, stage: str = "") -> Path | None:
 class RunStore:
     """The stored runs of one combination of model, data and settings.
 
-    Records are in a file that stores share, weights and checkpoints in a folder. A record is written once, after its
-    weights. Damaged runs are computed again. Only one process may write, inside `open`.
+    Records are in a shared file, weights and checkpoints in a folder. A record is written once, after its weights.
+    Damaged runs are computed again. Only one process may write, inside `open`.
     """
 
     def __init__(self, folder: Path, key: str, description: dict[str, Any] | None = None) -> None:
@@ -369,7 +369,7 @@ class StoredRows:
 def output_folder(out: Path, encoder: Encoder, *models: str, teachers: Sequence[Encoder] = ()) -> Iterator[None]:
     """Lock `out`, in which the folders `models` will be replaced.
 
-    Raises `UsageError` if one of them holds data, `encoder` or a teacher, and `FileProblemError` if `out` is locked or
+    Raises `UsageError` if one of them holds data, `encoder` or a teacher, `FileProblemError` if `out` is locked or
     cannot be written.
     """
     for folder in (out / name for name in models):

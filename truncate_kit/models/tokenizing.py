@@ -24,7 +24,7 @@ _WITH_END = re.compile("(Code)?Llama|Gemma|Cohere")
 def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerBase:
     """Load a tokenizer that pads on the right; its ids are those of tokenizer.json, if there is one.
 
-    transformers 5 rebuilds a tokenizer from its class and drops parts of the file that the class does not know.
+    transformers 5 rebuilds a tokenizer from its class and drops what the class does not know.
 
     Raises:
         ModelError: The tokenizer is missing, damaged, or does not fit `vocab_size`.
@@ -65,7 +65,7 @@ def load_tokenizer(folder: Path, vocab_size: int) -> PreTrainedTokenizerBase:
 
 
 def _add_end_token(folder: Path, tokenizer: Any) -> None:
-    """Add the end token that tokenizer_config.json asks for and tokenizer.json omits, as transformers 4 did.
+    """Add the end token that only tokenizer_config.json asks for, as transformers 4 did.
 
     Models such as e5-mistral-7b-instruct pool this token.
     """

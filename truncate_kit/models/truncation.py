@@ -49,8 +49,8 @@ def truncate(encoder: Encoder, layer: int, *, copy_weights: bool = True) -> Enco
 def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) -> Encoder:
     """Return the encoder with its embeddings and these blocks only.
 
-    Its token states equal the result of these blocks in order and the final norm if there is one, bitwise on the CPU in
-    float32. Poolings and heads over layers are removed unless all blocks stay.
+    Its token states equal the result of these blocks in order and any final norm, bitwise on the CPU in float32.
+    Poolings and heads over layers are removed unless all blocks stay.
 
     blocks: Numbers from 1 to L in rising order.
     encoder, copy_weights: See `truncate`.
@@ -221,7 +221,7 @@ def kept_pieces(encoder: Encoder, used: Iterable[int]) -> list[int]:
     """Return the sorted ids of `used` pieces and of all pieces that any text may need.
 
     Always kept: added and special tokens, prompts, single characters or bytes, intermediate pieces of merges, and the
-    piece that determines the score of unknown characters. Raises as `keep_words`.
+    piece that sets the score of unknown characters. Raises as `keep_words`.
     """
     tokenizer, config = encoder.reader.tokenizer, encoder.backbone.config
     if not tokenizer.is_fast:
@@ -315,7 +315,7 @@ def _for_unigram(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> Iter
 def _for_bpe(_: PreTrainedTokenizerBase, model: State, words: set[str]) -> Iterator[str]:
     """Yield characters, bytes, and the intermediate pieces of merges.
 
-    Merges never cross final pieces, so each piece in `words` is merged independently.
+    Merges never cross final pieces, so each piece in `words` is merged alone.
     """
     if model["continuing_subword_prefix"] or model["end_of_word_suffix"]:
         raise ModelError("This BPE tokenizer uses a subword prefix or an end-of-word suffix.", hint=_KEEP)

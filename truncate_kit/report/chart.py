@@ -5,7 +5,7 @@ import math
 import re
 import warnings
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,10 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 from matplotlib.ticker import MaxNLocator
 
-from truncate_kit.core.errors import harmless
+from truncate_kit.core.errors import UsageError, harmless
 from truncate_kit.core.files import replacing
-from truncate_kit.report.view import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILION, Plot, Series, View
+from truncate_kit.core.results import Result
+from truncate_kit.report.view import BLUE, GREEN, GREY, INK, ORANGE, PURPLE, SKY, VERMILION, Plot, Series, View, view_of
 
 ABREAST = 3  # panels in a row
 TIP = "tip: "  # prefix of ids that contain a tooltip
@@ -56,8 +57,26 @@ def write_figures(view: View, folder: Path, ending: str = "") -> list[Path]:
     ]
 
 
+def figure_of(result: Result) -> Figure:
+    """Draw a result's first figure, for pyplot or notebooks. Raises `UsageError`."""
+    from matplotlib import get_backend, pyplot
+
+    if not (plots := view_of(result).plots):
+        kind = type(result).__name__
+        raise UsageError(f"There is no figure of a {kind}.", hint="`to_frame` returns its table.")
+    figure = _figure([plot for plot in plots if plot.file == plots[0].file], pyplot.figure)
+    _escape(figure)
+    if "inline" in get_backend():  # not shown twice
+        pyplot.close(figure)
+    return figure
+
+
 def write_plots(plots: Sequence[Plot], path: Path) -> Path:
     """Write plots as panels of one PNG: up to two stacked, more in rows of three. Raises `FileProblemError`."""
+    return write_figure(_figure(plots, Figure), path)
+
+
+def _figure(plots: Sequence[Plot], make: Callable[..., Any]) -> Figure:
     across, rows = (1, len(plots)) if len(plots) <= 2 else (ABREAST, math.ceil(len(plots) / ABREAST))
     curves, heat = sum(bool(series.label) for series in plots[0].series), plots[0].heat
     size = (9.0, 4.5 * rows + 0.5) if curves <= _MOST_BELOW else (11.0, max(5.0, 0.2 * curves + 1))
@@ -65,7 +84,7 @@ def write_plots(plots: Sequence[Plot], path: Path) -> Path:
         size = 4.2 * across + 0.6, 3.6 * rows
     elif heat:
         size = (7.0 if plots[0].rows else 4.5) + 0.45 * len(heat[0]), 1.6 + 0.32 * len(heat)
-    figure = Figure(figsize=size, layout="constrained")
+    figure: Figure = make(figsize=size, layout="constrained")
     grid = figure.subplots(rows, across, squeeze=False).flatten()
     for axes in grid[len(plots) :]:
         axes.set_axis_off()
@@ -77,7 +96,7 @@ def write_plots(plots: Sequence[Plot], path: Path) -> Path:
         place: dict[str, Any] = {"loc": "outside lower center", "ncols": 3}
         place = place if len(legend) <= _MOST_BELOW else {"loc": "outside right upper"}
         figure.legend(legend.values(), legend, fontsize="small", frameon=False, handlelength=3, **place)
-    return write_figure(figure, path)
+    return figure
 
 
 def draw(axes: Axes, plot: Plot) -> None:
@@ -156,9 +175,7 @@ def _draw_heat(axes: Axes, plot: Plot) -> None:
 
 def write_figure(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
     """Write a figure as PNG. Raises `FileProblemError`."""
-    for text in figure.findobj(Text):  # names are not formulas
-        plain = harmless(text.get_text())
-        text.set_text(plain.replace("$", r"\$") if text.get_parse_math() else plain)
+    _escape(figure)
     with replacing(path) as target, warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph")  # scripts that the font lacks
         figure.set_dpi(dpi)
@@ -166,6 +183,12 @@ def write_figure(figure: Figure, path: Path, *, dpi: int = 120) -> Path:
         figure.set_layout_engine("none")
         figure.savefig(target, dpi=dpi, format="png")
     return path
+
+
+def _escape(figure: Figure) -> None:
+    for text in figure.findobj(Text):  # names are not formulas
+        plain = harmless(text.get_text())
+        text.set_text(plain.replace("$", r"\$") if text.get_parse_math() else plain)
 
 
 def inline_svg(plot: Plot) -> Markup:

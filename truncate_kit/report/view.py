@@ -1,6 +1,8 @@
 """Define views of results; the terminal, the page, notebooks and model cards draw them."""
 
+import dataclasses
 import re
+import reprlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from importlib import import_module
@@ -12,6 +14,8 @@ from truncate_kit.core.errors import counted, harmless
 from truncate_kit.core.hardware import GRAPH_FILES, QUIET
 
 if TYPE_CHECKING:
+    from pandas import DataFrame
+
     from truncate_kit.core.workspace import Contents, VocabularyCut
     from truncate_kit.data.pairs import Overlap, PairSplits
     from truncate_kit.doctor import Diagnosis
@@ -195,7 +199,47 @@ _MODULES = {
     "study": "StudyResult",
     "view": "Contents Diagnosis PageReport",
 }
-"""Results by module of this folder; `view_sweep_result` shows a `SweepResult`."""
+"""Results by module; `view_sweep_result` shows a `SweepResult`."""
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxother = _SHORT.maxstring = 80
+_NUMBER = r"([-+]?[\d,]*\.?\d+(?:e[-+]?\d+)?)"
+_NUMBERS = re.compile(rf"{_NUMBER}(?: ± {_NUMBER}| [(\[]{_NUMBER}(?: to|,) {_NUMBER}[)\]])?(?: [%×])?(?: \((.+)\))?")
+_PARTS = ("", " ±", " low", " high", " note")  # by group
+
+
+def words_of(result: Any) -> str:
+    """Return title and first sentences, or the fields."""
+    kind = type(result).__name__
+    if kind in " ".join(_MODULES.values()).split():
+        view = view_of(result)
+        return "\n  ".join([f"{kind}: {view.title}", *view.sentences[:4]])
+    fields = (f"{field.name}={_SHORT.repr(getattr(result, field.name))}" for field in dataclasses.fields(result))
+    return f"{kind}({', '.join(fields)})"
+
+
+def frame_of(result: Any) -> "DataFrame":
+    """Return the first table with its numbers, or the fields as one row."""
+    import pandas
+
+    view, columns = view_of(result), dict[str, Any]()
+    if view.key == "fields" or not view.tables:
+        return pandas.DataFrame([result.to_dict()])
+    for place, name in enumerate(view.tables[0].columns):
+        cells = [row[place] for row in view.tables[0].rows]
+        found = [_NUMBERS.fullmatch(cell) for cell in cells]
+        if not any(found) or any(
+            cell not in ("", NONE) and not match for cell, match in zip(cells, found, strict=True)
+        ):
+            columns[name] = cells
+            continue
+        for ending, *texts in zip(_PARTS, *(match.groups() if match else [None] * 5 for match in found), strict=True):
+            if any(texts):
+                columns[name + ending] = (
+                    texts if ending == " note" else pandas.to_numeric(pandas.Series(texts).str.replace(",", ""))
+                )
+    return pandas.DataFrame(columns)
 
 
 def view_of(result: Any) -> View:
@@ -223,7 +267,7 @@ def rough_speeds(others_busy: float | None) -> list[str]:
 
 
 def vocabulary_sentences(cut: "VocabularyCut") -> tuple[str, ...]:
-    """Describe the kept word pieces and their coverage of held-out texts."""
+    """Describe kept word pieces and their coverage of held-out texts."""
     kept = (
         f"{cut.pieces:,} of {cut.full_pieces:,} word pieces are kept, those of {cut.texts:,} texts: "
         f"float32 weights shrink from {cut.full_model_bytes / 1e6:.1f} to {cut.model_bytes / 1e6:.1f} MB."
@@ -242,7 +286,7 @@ _CODES: dict[frozenset[float], str] = {
     frozenset({0, 1}): "All scores are 0 or 1. If they mark paraphrases, use `objective=paraphrase`.",
     frozenset({0, 1, 2}): "All scores are 0, 1 or 2. If they are classes, use `objective=entailment`.",
 }
-"""Hints for sets of scores that are probably labels."""
+"""Hints for scores that are probably labels."""
 
 
 def data_sentences(splits: "PairSplits") -> list[str]:
