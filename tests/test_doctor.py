@@ -51,7 +51,6 @@ def verdicts(monkeypatch):
         ({}, FP16 | {"device": "cuda"}, {}),
         ({}, {"device": "cuda", "precision": "int8"}, {"graph in int8": "problem"}),
         ({"versions": {"ray": "2.1"}}, {"extras": ("ray",)}, {"ray": "problem"}),
-        ({"versions": {"scipy": "1.0"}}, {}, {"scipy": "problem"}),
         ({"versions": {"onnxruntime": "1.30.0"}}, GPU, {"ONNX Runtime": "warning"}),
         ({"versions": {"onnxruntime-gpu": None}}, {"device": "cuda"}, {"onnxruntime-gpu": "problem"}),
         ({"versions": {"onnxruntime-gpu": "1.27.0"}}, FP16, {"onnxruntime-gpu": "problem"}),

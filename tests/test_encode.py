@@ -1,10 +1,7 @@
 """Encoding a file: the same bytes after any number of kills, and clear errors."""
 
-import multiprocessing
 import os
 import random
-import signal
-import time
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +9,7 @@ import pytest
 import torch
 
 from tests.support.files import small_disk
+from tests.support.killing import killed_beyond
 from truncate_kit.core.errors import DataError, FileProblemError, UsageError
 from truncate_kit.core.files import run_lock
 from truncate_kit.core.progress import Engine
@@ -92,16 +90,13 @@ def test_formats_are_stored_as_they_are_defined(encoder, tiny_folder, source, tm
 def test_killed_at_any_instant_it_ends_with_the_same_bytes(exported_folder, source, tmp_path):
     whole, out = tmp_path / "whole.npy", tmp_path / "killed.npy"
     encode_alone(exported_folder, source, whole)
-    file, instants, kills = out.with_name(f".{out.name}.part") / "vectors.npy", random.Random(0), 0
-    size = 0
+    file, instants, kills, size = out.with_name(f".{out.name}.part") / "vectors.npy", random.Random(0), 0, 0
+
+    def written():
+        return file.stat().st_size if file.exists() else 0
+
     while kills < 8:
-        process = multiprocessing.get_context("fork").Process(target=encode_alone, args=(exported_folder, source, out))
-        process.start()
-        while process.is_alive() and (not file.exists() or file.stat().st_size <= size):
-            time.sleep(0.0005)
-        time.sleep(instants.random() * 0.004)
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
+        killed_beyond(size, written, instants.random() * 0.004, encode_alone, exported_folder, source, out)
         if not file.exists():
             break  # it had ended
         size, kills = file.stat().st_size, kills + 1

@@ -74,13 +74,3 @@ def test_intervals_of_pairs_hold_as_often_as_they_say():
     held = float(torch.tensor(values).std()) * 2.2622  # Student's t, 9 degrees of freedom
     assert float(torch.tensor(reach).mean()) == pytest.approx(held, rel=0.15)
     assert float(torch.tensor(narrow).mean()) < 0.85 * held
-
-
-def test_undefined_layers_are_none(states):
-    x, y = states[0].clone(), states[1]
-    x[0] = 1.0
-    curve, matrix = compare_layers((x, y), AnalysisSettings(outliers=0))
-    assert matrix[0] == (None, None, None)
-    assert curve.values[0] is None
-    assert curve.low[0] is None
-    assert None not in curve.values[1:]

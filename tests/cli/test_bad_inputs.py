@@ -53,7 +53,6 @@ finetune m --data good.csv --objective paraphrase | exactly the labels 0 and 1
 finetune m --data good.csv --objective entailment | no column has a known name for the label
 finetune m --data good.csv --max-length 4000 | 4000
 evaluate m --data good.csv --scale -1e308,1e308 | scale
-finetune m --data good.csv --scale five | 'five'
 finetune m --data good.csv --learning-rate nan | --learning-rate nan is out of range
 finetune m --data good.csv --layer 9999999999999999999999 | Layer 9999999999999999999999 does not exist
 finetune m --data good.csv --device toaster | 'toaster'
@@ -116,8 +115,6 @@ evaluate m --suite retrieval --data data/mr.csv | Call the columns query and rel
 evaluate m --corpus more.txt | --corpus works only with --suite retrieval
 evaluate m --against full | --against works only with --mteb
 evaluate m --mteb STS12 --suite sts | --suite works only with your own data
-evaluate m --mteb STS12 --data good.csv | --data works only with your own data
-evaluate m --mteb STS12 --split dev | --split works only with your own pairs or queries
 encode raw.txt --model m --workers 100000 | --workers
 encode raw.txt --model m --dimensions 17 | have 16
 encode raw.txt --model m --out vectors.csv | does not end in .npy
@@ -129,7 +126,6 @@ bench | there is no lean model
 bench --layer 2 | --layer works only with --random-weights
 bench mini-bert --random-weights mini-bert | --random-weights makes both models
 bench m --lengths 1e9 --data good.csv | --lengths '1e9' is not a list
-bench mini-bert --batch-sizes many --data nowhere.csv | --batch-sizes 'many'
 bench --random-weights m/config.json --blocks 1 --layer 1 | are both given
 """
 

@@ -1,7 +1,5 @@
 """`truncate-kit bench`: every option, what it prints and what it leaves. Nothing here asserts a time."""
 
-import json
-
 import matplotlib.image
 import pytest
 
@@ -42,12 +40,6 @@ def test_without_arguments_it_takes_what_finetune_left(bench, workspace, drawn):
     report = BenchReport.read(workspace / "bench.json")
     assert {(row.batch_size, row.length) for row in report.timings} == {(1, 4), (2, 4), (None, None)}
     assert matplotlib.image.imread(workspace / "bench.png").shape[1] >= 1000
-
-
-def test_json_is_the_report_and_nothing_else(bench, workspace):
-    out, err = bench("exported/lean", "--full", "exported/full", "--json")
-    assert err == ""
-    assert BenchReport.from_dict(json.loads(out)) == BenchReport.read(workspace / "bench.json")
 
 
 def test_random_weights_need_a_configuration_only(bench, tiny_folder, tmp_path):

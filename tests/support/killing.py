@@ -1,7 +1,11 @@
 """Work that is killed again and again, and continues."""
 
+import multiprocessing
 import textwrap
+import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from tests.support.processes import Program
 
@@ -64,6 +68,17 @@ def killed(work: str, out: Path, *given: object, later: float = 0.3, writes: int
     assert not list(out.rglob(".*.tmp"))
     assert not list(out.rglob("*.checkpoint"))
     return int(printed.split()[-1])
+
+
+def killed_beyond(least: int, reached: Callable[[], int], wait: float, work: Callable[..., None], *given: Any) -> None:
+    """Run work in a fork of this process, and kill it `wait` seconds after it has reached more, unless it ends."""
+    process = multiprocessing.get_context("fork").Process(target=work, args=given)
+    process.start()
+    while process.is_alive() and reached() <= least:
+        time.sleep(0.0005)
+    time.sleep(wait)
+    process.kill()
+    process.join()
 
 
 STUDY = """

@@ -73,14 +73,6 @@ def test_what_no_ordinary_folder_can_hold(tiny_folder):
         combined_encoder(load_encoder(tiny_folder("bert")), (1, 4), over="max")
 
 
-@pytest.mark.parametrize(
-    ("name", "layers", "over", "own"),
-    [("bert", (1, 2), "mean", 0), ("bert", (2,), "max", 0), ("gpt2", (2,), "mean", 0), ("bert", (1, 2), "max", 1)],
-)
-def test_only_what_sentence_transformers_lacks_needs_code_of_ours(tiny_folder, name, layers, over, own):
-    assert (combined_encoder(load_encoder(tiny_folder(name)), layers, over=over).pooler is not None) == own
-
-
 def test_a_folder_that_would_fall_back_to_the_last_layer_is_refused(tiny_folder, tmp_path):
     folder = save_encoder(combined_encoder(load_encoder(tiny_folder("bert")), (0, 2)), tmp_path / "m")
     weights = folder / "1_WeightedLayerPooling/model.safetensors"

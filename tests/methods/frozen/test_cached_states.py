@@ -1,14 +1,14 @@
 """States on disk: right, computed once, taken up after a kill, and damage is found."""
 
-import multiprocessing
 import random
-import time
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModel
 
+from tests.support.killing import killed_beyond
 from truncate_kit.methods.frozen.heads import cached_states
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
@@ -90,14 +90,8 @@ def test_killed_at_any_instant_it_ends_with_the_same_bytes(encoder, tiny_folder,
     cached_states(encoder, TEXTS, whole, chunk=CHUNK)
     instants = random.Random(0)
     for _ in range(4):
-        process = multiprocessing.get_context("fork").Process(target=fill, args=(tiny_folder("gpt2"), killed))
-        process.start()
-        before = last_note(killed)
-        while process.is_alive() and last_note(killed) == before:
-            time.sleep(0.0005)
-        time.sleep(instants.random() * 0.005)
-        process.kill()
-        process.join()
+        noted, wait = partial(last_note, killed), instants.random() * 0.005
+        killed_beyond(noted(), noted, wait, fill, tiny_folder("gpt2"), killed)
     assert with_computed(encoder, TEXTS, killed)[1] < 100
     assert (entry(killed) / "states.f32").read_bytes() == (entry(whole) / "states.f32").read_bytes()
 

@@ -1,10 +1,6 @@
 """Frozen heads from end to end on tiny models: what is reported, saved, resumed and refused."""
 
-import multiprocessing
-import os
 import shutil
-import signal
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -14,6 +10,7 @@ from safetensors.torch import load_file
 from scipy.stats import spearmanr
 
 from tests.support.families import plain_states
+from tests.support.killing import killed_beyond
 from truncate_kit.core.errors import DataError, ModelError, UsageError
 from truncate_kit.data.pairs import PairSet, PairSplits, TextPair
 from truncate_kit.data.seen import pair_keys, seen_by
@@ -141,13 +138,12 @@ def train_all(folder, out):
 
 def test_a_killed_run_continues_and_ends_with_the_same(whole, gpt2, tiny_folder, tmp_path):
     report, out = whole
-    for wanted in (2, 14):  # among layer cosines, then autoencoders
-        process = multiprocessing.get_context("fork").Process(target=train_all, args=(tiny_folder("gpt2"), tmp_path))
-        process.start()
-        while process.is_alive() and len(list(tmp_path.glob("frozen-heads/trials/*/*-blocks*"))) < wanted:
-            time.sleep(0.001)
-        os.kill(process.pid, signal.SIGKILL)
-        process.join()
+
+    def finished():
+        return len(list(tmp_path.glob("frozen-heads/trials/*/*-blocks*")))
+
+    for number in (1, 13):  # among layer cosines, then autoencoders
+        killed_beyond(number, finished, 0, train_all, tiny_folder("gpt2"), tmp_path)
         assert not (tmp_path / "frozen").exists()
     seen: list[str] = []
     done = frozen(gpt2, tmp_path, layers="all", raw=RAW, progress=lambda task, done, total: seen.append(task))

@@ -10,7 +10,7 @@ from tests.support.commands import refused
 from tests.support.files import study_file
 from tests.support.pairs import make_pairs
 from tests.support.training import SETTINGS, swept
-from tests.support.trials import Watcher
+from tests.support.trials import Watcher, timeless
 from truncate_kit.core.errors import DeviceError
 from truncate_kit.data.pairs import PairSplits
 from truncate_kit.methods.priors import WordPrior
@@ -27,11 +27,7 @@ def sweep(folder, out, engine, **how):
 
 
 def plain(result) -> dict:
-    values = json.loads(result.to_json())
-    values.pop("seconds")
-    for trial in values["trials"] + values["search"]:
-        trial.pop("seconds")
-    return values
+    return timeless(json.loads(result.to_json()))
 
 
 def test_two_processes_give_what_one_gives(tiny_folder, tmp_path, two_processes):
