@@ -63,7 +63,6 @@ def test_a_search_whose_worker_is_killed_stops_and_continues_to_the_same_result(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--engine", "moon"), "no engine 'moon'"),
         (("--engine", "ray", "--workers", "2"), "--workers works only with --engine local"),
         (("--ray-address", "x:1"), "--ray-address works only with --engine ray"),
         (("--gpus-per-worker", "1"), "--gpus-per-worker works only with --engine ray"),
