@@ -3,6 +3,9 @@
 import inspect
 import io
 import logging
+import re
+import sys
+from types import SimpleNamespace
 
 import truncate_kit
 from tests.support.pairs import word_splits
@@ -54,6 +57,23 @@ def test_without_a_terminal_each_task_tells_how_long_it_takes(monkeypatch):
     for done in (10, 11, 13, 40, 74, 409, 410):
         bars("Encoding", done, 410)
     assert said == ["Encoding: 13 of 410, about 7 min left.", "Encoding: 74 of 410, about 6 min left."]
+
+
+def test_a_notebook_without_widgets_has_one_line_for_all_bars(monkeypatch):
+    lines, updates = [], []
+    handle = SimpleNamespace(update=lambda line, raw: updates.append(line["text/plain"]))
+    shell = SimpleNamespace(get_ipython=lambda: SimpleNamespace(config={"IPKernelApp": {}}))
+    monkeypatch.setitem(sys.modules, "IPython", shell)
+    shown = SimpleNamespace(display=lambda *line, raw, display_id: lines.append(line) or handle)
+    monkeypatch.setitem(sys.modules, "IPython.display", shown)
+    monkeypatch.setattr(progress, "find_spec", lambda _: None)
+    bars = Bars()
+    bars.planned({"one": 1, "two": 1})
+    for task, done in (("one", 0), ("one", 2), ("two", 1), ("two", 2)):
+        bars(task, done, 2)
+    assert len(lines) == 1
+    assert any(re.fullmatch(r"all trials: .*%.*  two: .*1/2.*", line) for line in updates)
+    assert updates[-1] == ""
 
 
 def test_planned_trials_have_a_bar_of_all_and_a_line_at_their_end(monkeypatch):

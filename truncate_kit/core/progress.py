@@ -5,8 +5,11 @@ import math
 import sys
 import time
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from functools import partial
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal, NamedTuple, Protocol, Self, TypeVar
 from urllib.parse import quote
 
@@ -148,6 +151,7 @@ class Bars(TrialWatcher):
         self._said: set[TrialEvent] = set()  # a trial may be reported several times
         self._costs: Mapping[str, int] = {}
         self._shares: dict[str, float] = {}  # done share of each trial
+        self._line = _Line()
         self.progress = self
 
     def __call__(self, task: str, done: int, total: int) -> None:
@@ -162,7 +166,7 @@ class Bars(TrialWatcher):
         now = time.monotonic()
         if task not in self._bars:
             _logger.info("%s: step %s of %s.", task, f"{done:,}", f"{total:,}")
-            self._bars[task], self._due[task] = (_bar(task, done, total), now, done), now + TELL_AFTER
+            self._bars[task], self._due[task] = (_bar(task, done, total, self._line), now, done), now + TELL_AFTER
         bar, begun, first = self._bars[task]
         bar.total = total
         bar.update(done - bar.n)
@@ -198,15 +202,36 @@ class Bars(TrialWatcher):
             (_logger.info if event.kind == "epoch" else self.say)(str(event))
 
 
-def _bar(task: str, done: int, total: int) -> Any:
+class _Line:
+    """A line of a notebook without widgets, shared by all bars."""
+
+    def __init__(self) -> None:
+        self._texts: dict[str, str] = {}
+        self._shown: Any = None
+
+    def file(self, task: str) -> Any:
+        return SimpleNamespace(write=partial(self._write, task), flush=lambda: None, encoding="utf-8")
+
+    def _write(self, task: str, text: str) -> None:
+        self._texts[task] = text.strip()
+        line = {"text/plain": "  ".join(filter(None, self._texts.values()))}
+        if self._shown is None:
+            self._shown = import_module("IPython.display").display(line, raw=True, display_id=True)
+        else:
+            self._shown.update(line, raw=True)
+
+
+def _bar(task: str, done: int, total: int, line: _Line) -> Any:
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     in_notebook = "IPKernelApp" in getattr(shell, "config", {})
+    options = {"desc": harmless(task), "initial": done, "total": total, "leave": False}
     if in_notebook and find_spec("ipywidgets") is not None:
         from tqdm.notebook import tqdm
     else:
         from tqdm import tqdm
-    hidden = not in_notebook and not sys.stderr.isatty()
-    return tqdm(desc=harmless(task), initial=done, total=total, leave=False, disable=hidden)
+
+        options |= {"file": line.file(task), "position": 0} if in_notebook else {}
+    return tqdm(**options, disable=not in_notebook and not sys.stderr.isatty())
 
 
 class TensorboardLog(TrialWatcher):
