@@ -7,6 +7,7 @@ import traceback
 from collections.abc import Iterable
 from functools import cache
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -33,7 +34,7 @@ MODULES = {
 COMMANDS = tuple(name for names in PANELS.values() for name in names)
 _EXPORT = "export{option}"
 NEXT = {
-    "compress": "distill MODEL --texts sentences.txt, for fewer blocks",
+    "compress": "report {folder} --open",
     "analyze": "finetune --data pairs.csv{option}; without scores: truncate-kit distill --texts raw.txt{option}",
     "finetune": _EXPORT,
     "distill": _EXPORT,
@@ -51,7 +52,9 @@ NEXT = {
     "status": "report {folder} --open",
     "doctor": "compress MODEL",
 }
-"""Next step after each command but demo."""
+"""Next step after each command but demo; commands may return others."""
+NEEDS = {"bench": "lean", "evaluate": "lean", "report": "."}
+"""Folders in the workspace that steps need."""
 _HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 160}
 _PLAIN: dict[str, Any] = {"pretty_exceptions_enable": False, "rich_markup_mode": None}
 _HYPHEN = "\u2011"  # not broken across lines, as in depth-bonus
@@ -67,9 +70,14 @@ class PanelCommand(TyperCommand):
         folder = ctx.params.get("folder") or ctx.params.get("run") or WORKSPACE
         place = shlex.quote(str(folder))
         option = "" if folder == WORKSPACE else f" --workspace {place}"
-        if (step := NEXT.get(self.name or "")) is not None:
-            console.note(f"Next: truncate-kit {step.format(option=option, folder=place)}")
-        return result
+        if step := result or NEXT.get(self.name or ""):
+            step = step.format(option=option, folder=place)
+            needed = NEEDS.get(step.partition(" ")[0])
+            if needed is not None and not (Path(folder) / needed).is_dir():
+                step = f"compress MODEL{option}"
+            for name in ("model", "lean"):
+                step = step.replace(f" {name.upper()}", f" {shlex.quote(ctx.params.get(name) or name.upper())}")
+            console.note(f"Next: truncate-kit {step}")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the parameters to the help."""

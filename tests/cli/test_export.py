@@ -69,11 +69,13 @@ def test_export_takes_up_what_finetune_left_and_evaluate_too(workspace, tmp_path
     assert f"{torch_score['Spearman']:.2f}" in run(capsys, "evaluate", "exported/lean", "--data", data)
 
 
-def test_compress_compares_an_int8_graph_with_torch(workspace, tmp_path, capsys):
+def test_compress_compares_an_int8_graph_with_torch(workspace, tiny_folder, tmp_path, capsys):
     (tmp_path / "raw.txt").write_text("\n".join(made_texts(60)))
-    _, notes = run_both(capsys, "compress", "--texts", tmp_path / "raw.txt")
+    whole, raw = tiny_folder("bert"), tmp_path / "raw.txt"
+    _, notes = run_both(capsys, "compress", whole, "--texts", raw, "--workspace", "other")
     assert "held-out texts are the reference" in notes
-    assert notes.splitlines()[-1].startswith("Next: truncate-kit distill")
+    assert "\nWith 1 of 3 blocks: about 3.0 times as fast again, after about " in notes
+    assert notes.endswith(f"Next: truncate-kit distill {whole} --blocks 1 --texts {raw} --workspace other\n")
     (tmp_path / "pairs").mkdir()
     for name, scores in (("dev", range(6)), ("test", range(5, -1, -1))):
         pairs_file(tmp_path / f"pairs/{name}.csv", "score", scores)

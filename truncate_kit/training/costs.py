@@ -8,9 +8,6 @@ import torch
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.training.loop import Ids
 
-LEARNING = 3.0
-"""Operations of a training step per forward pass."""
-
 
 def operations(encoder: Encoder, blocks: int, length: float) -> float:
     """Return the floating-point operations of `blocks` blocks and all else, for a text of `length` tokens.
@@ -27,10 +24,9 @@ def operations(encoder: Encoder, blocks: int, length: float) -> float:
     return length * (blocks * (2 * each + pairs) + 2 * rest + 16 * encoder.width)
 
 
-def seconds_per_operation(encoder: Encoder, ids: Sequence[Ids]) -> float:
-    """Measure the time of an operation on these texts."""
+def seconds_per_block(encoder: Encoder, ids: Sequence[Ids]) -> float:
+    """Measure the mean time of a block for a text."""
     encoder.encode_ids(ids)  # warms up
     begin = time.perf_counter()
     encoder.encode_ids(ids)
-    seconds = time.perf_counter() - begin
-    return seconds / sum(operations(encoder, encoder.depth, len(row)) for row in ids)
+    return (time.perf_counter() - begin) / len(ids) / encoder.depth

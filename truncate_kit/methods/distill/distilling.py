@@ -16,10 +16,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError, counted
+from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError, counted, lasting
 from truncate_kit.core.files import local_path, unfinished
 from truncate_kit.core.hardware import precisions_for
-from truncate_kit.core.progress import Engine, Progress, ProgressOption, reporter, silent
+from truncate_kit.core.progress import Engine, Progress, ProgressOption, announce, reporter, silent
 from truncate_kit.core.vectors import RESAMPLES, Array, draws, interval
 from truncate_kit.core.workspace import RESULT_FILES, VocabularyCut, listed
 from truncate_kit.data.seen import NO_KEYS, merged
@@ -27,7 +27,6 @@ from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import ExportSettings
 from truncate_kit.export.runtime import OnnxEncoder, bytes_of_rows, graph_files
 from truncate_kit.methods.distill.learning import (
-    EVALUATIONS,
     FOLDER,
     AgreementEvaluator,
     RawTexts,
@@ -42,7 +41,9 @@ from truncate_kit.methods.distill.learning import (
     teacher_of,
 )
 from truncate_kit.methods.distill.settings import (
+    EVALUATIONS,
     LOWEST_TAUGHT,
+    TIMING_SECONDS,
     Blocks,
     Budget,
     DistillResult,
@@ -50,6 +51,7 @@ from truncate_kit.methods.distill.settings import (
     LeanModel,
     Measured,
     SubsetSearch,
+    expected_seconds,
     mark_dominated,
     megabytes_of,
     merged_graphs,
@@ -60,7 +62,7 @@ from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import Normalize, save_encoder
 from truncate_kit.models.store import RunStore, origin_of, output_folder, run_key
 from truncate_kit.models.truncation import keep, keep_pieces, keep_words, kept_pieces
-from truncate_kit.training.costs import operations
+from truncate_kit.training.costs import operations, seconds_per_block
 from truncate_kit.training.loop import ALONE, Group, Ids, isolated
 
 if TYPE_CHECKING:
@@ -72,7 +74,7 @@ if TYPE_CHECKING:
 LOST = 1.0  # points; if training lowers the score by more, the untrained blocks are saved
 AGREEMENT_PER_POINT = 5.0
 """On STS, lean models lost at least five points of agreement per score point; not in search (benchmarks/lean)."""
-ROUNDS, MOST_ROUNDS, SECONDS, TIMED_TEXTS = 5, 25, 10.0, 128  # small models' times are noisy
+ROUNDS, MOST_ROUNDS, TIMED_TEXTS = 5, 25, 128  # small models' times are noisy
 PRECISIONS = precisions_for("cpu")
 SHARES = (1, 2, 4)  # divisors of a vector's width
 Speed = tuple[float, tuple[float, float]]  # texts per second; 95 % interval relative to the reference
@@ -125,7 +127,7 @@ def side_by_side(
     seconds: list[list[float]] = [[] for _ in runs]
     started = clock()
     for round_ in range(MOST_ROUNDS + 1):
-        if round_ > ROUNDS and clock() - started > SECONDS:
+        if round_ > ROUNDS and clock() - started > TIMING_SECONDS:
             break
         for times, run in zip(seconds, runs, strict=True):
             begin = clock()
@@ -534,6 +536,17 @@ def find_aim(
     return (layer if layer < encoder.depth else None), drop
 
 
+def announce_total(
+    encoder: Encoder, texts: TextStore, budget: Budget, settings: DistillSettings, progress: Progress
+) -> None:
+    """Announce how long the run takes."""
+    if hasattr(progress, "say"):
+        some = texts.ids_at(np.linspace(0, len(texts) - 1, TIMED_TEXTS).astype(np.int64))
+        parts = expected_seconds(budget, settings, encoder.depth, len(texts), seconds_per_block(encoder, some))
+        each = ", ".join(f"{name} {lasting(seconds)}" for name, seconds in parts.items())
+        announce(progress, f"In all about {lasting(sum(parts.values()))}, less what is stored: {each}.")
+
+
 @isolated()
 def distill(
     encoder: Encoder,
@@ -590,6 +603,7 @@ def distill(
             held.enter_context(output_folder(out, encoder, "lean", "full"))
             held.enter_context(unfinished((out / FOLDER).parent, shared=True))
             store = store_texts(teacher, raw, out / FOLDER, limit=settings.max_texts, progress=progress)
+            announce_total(teacher, store, budget, settings, progress)
             add_vectors(teacher, store, engine=engine, progress=progress)
         group.agree(None)  # texts and vectors are stored
         shared: dict[str, Any] = {"labels": labels, "vocabulary": raw.vocabulary, "group": group, "progress": progress}

@@ -35,7 +35,17 @@ from truncate_kit.core.vectors import TEXT_RESAMPLES, VectorFormat, draw_counts,
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import is_graph_of
 from truncate_kit.export.runtime import Chunk, EncodingWork, OnnxEncoder
-from truncate_kit.methods.distill.settings import AMONG, LOWEST_TAUGHT, NEAR, Agreement, Blocks, DistillSettings
+from truncate_kit.methods.distill.settings import (
+    AMONG,
+    EVALUATIONS,
+    FEW_TEXTS,
+    LOWEST_TAUGHT,
+    NEAR,
+    Agreement,
+    Blocks,
+    DistillSettings,
+    held_out_number,
+)
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Batch, Encoder, prompted_ids, side_prompt
 from truncate_kit.models.store import StoredRows, add_parts, encoder_digest
 from truncate_kit.models.truncation import truncate
@@ -44,13 +54,11 @@ from truncate_kit.training.settings import TrainingSettings
 
 FOLDER = Path("distillation") / "texts"  # in a workspace
 FEWEST_TEXTS = 200
-FEWEST_HELD_OUT = 2 * AMONG
-FEW_TEXTS, FEW_TOKENS = 2000, 64  # to try subsets on
+FEW_TOKENS = 64
 CHUNK = 4096  # texts encoded at a time
 VECTORS_FILE = "vectors.bin"
 HALF = VectorFormat(precision="float16")
 TEXTS_FILE, TOKENS_FILE, ENDS_FILE, NOTE_FILE = "texts.jsonl", "tokens.bin", "ends.npy", "texts.json"
-EVALUATIONS = 20  # per epoch
 PATIENCE = 10  # evaluations without a gain: scores dip near the peak learning rate
 _AT_ONCE = 4096  # texts
 
@@ -228,7 +236,7 @@ def fastest(encoder: Encoder, folder: Path) -> Encoder | OnnxEncoder:
 def add_vectors(
     encoder: Encoder, texts: TextStore, *, engine: Engine | None = None, progress: Progress = silent
 ) -> None:
-    """Compute the vectors of all texts in float16; a repeated call resumes after a kill.
+    """Compute the vectors of all texts in float16; resumes after a kill.
 
     Raises `UsageError` if the disk is too small, or a vector does not fit into float16.
     """
@@ -254,7 +262,7 @@ def held_out_places(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """Split text indices at random into selection, report and training texts."""
     order = np.random.default_rng(settings.seed).permutation(number)
-    held = max(FEWEST_HELD_OUT, min(settings.held_out, number // 10))
+    held = held_out_number(number, settings)
     return order[: held // 2], order[held // 2 : held], order[held:]
 
 
@@ -284,7 +292,7 @@ def teacher_of(encoder: Encoder, layer: int | None) -> Encoder:
 
 
 class AgreementEvaluator(Evaluator):
-    """Score an encoder by its agreement with given vectors (n, d) of held-out texts in random order, without labels.
+    """Score an encoder by its agreement with vectors (n, d) of held-out texts in random order.
 
     Raises `DataError` for fewer than `AMONG` texts.
     """
@@ -308,7 +316,7 @@ class AgreementEvaluator(Evaluator):
         return self._correlation(cosines.flatten().tolist()), None
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> "AgreementEvaluator":
-        """Return an evaluator of the first texts (in random order), shortened and encoded by `encoder`."""
+        """Return an evaluator of the first texts, shortened and encoded by `encoder`."""
         ids = [encoder.reader.shortened(row, tokens) for row in self._ids[: max(number, AMONG)]]
         return AgreementEvaluator(ids, encoder.encode_ids(ids))
 
@@ -390,7 +398,7 @@ class TaughtTexts(Examples):
     def loss(self, encoder: Encoder, batch: Sequence[int]) -> Tensor:
         """Return the mean 1 − cosine to the teacher's vectors, plus the weighted losses `similarity` and `states`.
 
-        Each process sees all vectors, and computes gradients for its own share.
+        Each process computes gradients for its own share.
         """
         places = [int(self._places[place]) for place in batch]
         own = self._group.share(places)
@@ -430,7 +438,7 @@ class StudentRun(TrainingRun):
 
     dropout = False
     bucket_batches = 96
-    """Padding of 118,000 texts in batches of 16: 2.5 % of the tokens; 9.5 % if this is 24."""
+    """Padding of 118,000 texts in batches of 16: 2.5 %; 9.5 % if this is 24."""
 
     def is_settled(self) -> bool:
         """Return whether scores have stopped growing."""

@@ -22,7 +22,7 @@ from truncate_kit.core.results import (
 )
 from truncate_kit.core.vectors import too_few
 from truncate_kit.core.workspace import VocabularyCut
-from truncate_kit.training.settings import PRECISION_HELP
+from truncate_kit.training.settings import LEARNING, PRECISION_HELP
 
 Blocks = tuple[int, ...]
 Scored = tuple[Blocks, float]  # score in points
@@ -32,6 +32,13 @@ _SIZE, _SHARE = Bounds(0, whole=False, above=True), Bounds(0, 1, whole=False, be
 _HELD_OUT, _LAYER = Bounds(4), Bounds(LOWEST_TAUGHT)
 MEASURED_WIDTH, MEASURED_RATE, HIGHEST_RATE = 384, 5e-4, 1e-3
 NEARLY_ALL = 0.25  # share of removed blocks
+EVALUATIONS = 20  # per epoch
+FEW_TEXTS = 2000  # to try subsets on
+LEADING = 4  # subsets kept per size
+EXACT_DEPTH = 12  # 4,095 subsets
+SEARCH_SECONDS, TIMING_SECONDS, STARTING_SECONDS, GRAPHS_SECONDS = 600.0, 10.0, 10.0, 90.0
+LEARNED = {4000: -1.0, 8000: -0.4, 60_000: 0.5, 120_000: 0.6}
+"""Points that half of all-MiniLM-L6-v2's blocks gain on STS Benchmark, by texts (benchmarks/lean)."""
 AMONG, NEAR = 41, 4
 """A tenth of 40 other texts; fixed, as agreement grows with this number."""
 
@@ -321,6 +328,34 @@ class DistillResult(Result):
         if self.scores is None or self.settings.layer is not None or self.scores.too_few is not None:
             return None  # scores compare with the full model, not the target layer
         return self.scores.difference >= -(self.budget.within or 0.0)
+
+
+def held_out_number(texts: int, settings: DistillSettings) -> int:
+    """Count held-out texts."""
+    return max(2 * AMONG, min(settings.held_out, texts // 10))
+
+
+def expected_seconds(
+    budget: Budget, settings: DistillSettings, depth: int, texts: int, block: float
+) -> dict[str, float]:
+    """Estimate each part of a distillation; block: seconds of one block for one text."""
+    held = held_out_number(texts, settings)
+    learned, judged, few = texts - held, held / 2, min(FEW_TEXTS, (texts - held) // 10)
+    sizes = [depth / 2] * (depth - 1).bit_length()  # of a binary search
+    if budget.within is None:
+        sizes = [budget.number or (depth - 1 if budget.speedup is None else max(1, depth // budget.speedup))]
+    named = budget.named_blocks is not None
+    searched = depth if named else 2**depth if depth <= EXACT_DEPTH else 4 * depth**3 // 3
+    tried = 0 if named else LEADING * (LEARNING * few + judged)
+    taught = settings.epochs * (LEARNING * learned + EVALUATIONS * judged)
+    return {
+        "starting": STARTING_SECONDS,
+        "encoding": block * texts * depth,
+        "searching": min(SEARCH_SECONDS, block * judged * searched) + block * held * depth**2 / 2,
+        "learning": block * sum(sizes) * (tried + taught),
+        "timing": TIMING_SECONDS,
+        **({"measuring graphs": GRAPHS_SECONDS} if settings.frontier else {}),
+    }
 
 
 def megabytes_of(parameters: int) -> float:

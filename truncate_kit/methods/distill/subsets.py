@@ -12,14 +12,12 @@ from torch import Tensor
 from truncate_kit.analysis.cka import cka_matrix
 from truncate_kit.core.errors import LayerNotHeldError, ModelError, counted
 from truncate_kit.core.progress import Progress, ProgressOption, announce, reporter, silent
-from truncate_kit.methods.distill.settings import Blocks, SubsetSearch
+from truncate_kit.methods.distill.settings import EXACT_DEPTH, LEADING, Blocks, SubsetSearch
 from truncate_kit.models.encoder import Encoder, evaluating, length_batches, original_order
 from truncate_kit.models.truncation import BlockRunner, keep, kept_config
 from truncate_kit.training.costs import operations
 from truncate_kit.training.loop import Evaluator, Ids, precision
 
-LEADING = 4  # subsets kept per size: any one may be the best after training (benchmarks/lean)
-EXACT_DEPTH = 12  # 4,095 subsets
 BEAM = 8
 BATCH = 64
 SEARCH_OPERATIONS, SEARCH_BYTES = 6e13, 4 * 2**30  # about ten minutes on two cores
