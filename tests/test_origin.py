@@ -8,7 +8,7 @@ import pytest
 from tests.support.pairs import TEXTS, make_pairs
 from tests.support.training import swept
 from truncate_kit.bench.run import Subject, compare_training
-from truncate_kit.core.workspace import Origin, read_origin, was_trained
+from truncate_kit.core.workspace import read_origin, was_trained
 from truncate_kit.data.pairs import PairSplits
 from truncate_kit.data.triplets import raw_texts
 from truncate_kit.export.exporting import export_onnx
@@ -138,11 +138,3 @@ def test_one_call_of_finetune_gives_both_the_same_budget(plain, compared, tmp_pa
     assert compared(lean, full) == "unknown budget"
     (full / "origin.json").unlink()
     assert compared(lean, full) == "unknown budget"
-
-
-def test_it_comes_back_from_its_file(tmp_path):
-    made = Origin(method="cut", model="m", source_digest="d", layer=2, depth=4, blocks=(1, 3), parameters=9,
-                  trained=None, pieces=(3, 9), settings={"a": [1]}, versions={})  # fmt: skip
-    made.write(tmp_path / "origin.json")
-    assert read_origin(tmp_path) == made
-    assert read_origin(tmp_path / "origin.json") == made  # a file in the folder, such as a graph

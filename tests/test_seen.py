@@ -146,15 +146,6 @@ def test_a_file_that_changed_is_known_pair_by_pair(workspace, whole, divided):
         unseen(of_pairs(whole, (*divided.train.pairs[:40], new, replace(new, first="b"))), workspace.lean)
 
 
-def test_how_many_pairs_a_model_has_seen_and_which(workspace, divided):
-    assert seen_among(divided.test, workspace.lean) is None
-    for pairs in (divided.train, divided.dev):
-        assert f"{len(pairs)} of {len(pairs)} pairs" in seen_among(pairs, workspace.lean)
-    noted = seen_by(workspace.lean)
-    assert np.isin(pair_keys([*divided.train, *divided.dev]), noted).all()
-    assert not np.isin(pair_keys(divided.test), noted).any()
-
-
 @pytest.fixture
 def sets():
     """Two sets of pairs without a text in common, each divided."""

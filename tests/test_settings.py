@@ -12,7 +12,6 @@ from truncate_kit.core.errors import UsageError
 from truncate_kit.core.hardware import check_threads
 from truncate_kit.core.parallel import Processes
 from truncate_kit.core.results import Bounds, blocks_named, first_seeds
-from truncate_kit.core.workspace import blocks_in_words, place_in_words
 from truncate_kit.evaluation.transfer import TransferSettings
 from truncate_kit.export.record import ExportSettings
 from truncate_kit.methods.bert_lc.settings import CombineSettings
@@ -90,10 +89,3 @@ def test_threads_that_no_machine_starts(threads):
 def test_what_names_none_is_refused(text):
     with pytest.raises(UsageError):
         blocks_named(text)
-
-
-def test_they_are_named_with_the_depth_where_it_is_given():
-    assert blocks_in_words((1, 4, 6)) == "blocks 1, 4, 6"
-    assert blocks_in_words((5,), 6) == "block 5 of 6"
-    assert [place_in_words(layer, (1, 4, 6)) for layer in (0, 1, 2)] == ["layer 0", "block 1", "blocks 1, 4"]
-    assert place_in_words(3, None) == "layer 3"

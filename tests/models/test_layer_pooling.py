@@ -17,7 +17,6 @@ from truncate_kit.methods.bert_lc.combine import combined_encoder
 from truncate_kit.models.layer_pooling import LayerAttentionPooling, LayerPooling
 from truncate_kit.models.loading import find_pooler_head, load_encoder
 from truncate_kit.models.pipeline import save_encoder
-from truncate_kit.models.store import encoder_digest
 from truncate_kit.models.truncation import truncate
 
 CASES = [
@@ -65,9 +64,6 @@ def test_the_last_layer_before_the_mean_over_layers(tiny_folder, tmp_path):
     save_encoder(encoder, tmp_path / "m")
     again = load_encoder(tmp_path / "m")
     assert again.pooling_name == "last-layer-mean"
-    assert encoder_digest(again) == encoder_digest(encoder)
-    encoder.pool_with(LayerPooling(16, layers=(0, 1), over="mean"))
-    assert encoder_digest(again) != encoder_digest(encoder)
     export_onnx(again, tmp_path / "m")
     torch.testing.assert_close(OnnxEncoder.load(tmp_path / "m").vectors(TEXTS), expected, atol=1e-4, rtol=1e-4)
 

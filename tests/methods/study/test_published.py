@@ -9,7 +9,7 @@ from tests.support.files import write_study
 from truncate_kit.core.errors import DataError, UsageError
 from truncate_kit.methods.study.plan import read_study
 from truncate_kit.methods.study.result import read_published
-from truncate_kit.methods.study.running import check_published, run_study
+from truncate_kit.methods.study.running import run_study
 
 
 def test_all_figures_of_the_paper_are_read_and_its_tables_win(shared_data):
@@ -90,9 +90,3 @@ def test_names_without_figures_are_said_before_the_first_training(tmp_path, chan
         run_study(study_of(tmp_path, **changes), tmp_path / "out")
     assert hint in problem.value.hint
     assert not (tmp_path / "out/trials").exists()
-
-
-def test_a_name_of_the_study_may_be_the_published_one(tmp_path):
-    for model, task in (("name", "name"), ("published", "name"), ("name", "published")):
-        study = study_of(tmp_path, {model: "BERT-base"}, {task: "stsb/en"})
-        check_published(study, read_published(study.published))

@@ -11,7 +11,6 @@ from tests.support.pairs import labelled_splits, make_pairs, word_splits
 from tests.support.training import SETTINGS, swept, without_dropout
 from tests.support.trials import Watcher
 from truncate_kit.analysis.result import DropPrediction
-from truncate_kit.core.progress import Engine
 from truncate_kit.methods.tmft import trials
 from truncate_kit.methods.tmft.settings import STRATEGIES
 from truncate_kit.methods.tmft.trials import MultiExit, exit_vectors_of
@@ -93,24 +92,12 @@ def tuned(encoder, out, strategy, pairs=None, epochs=2, seeds=1, **options):
 STEPS, DEPTH = -(-64 // BATCH), 3
 
 
-class Recorded(Engine):
-    """Remembers what it was given, batch by batch."""
-
-    def __init__(self) -> None:
-        self.batches: list[list[str]] = []
-
-    def run(self, work, tasks, send):
-        tasks = list(tasks)
-        self.batches.append([task[0] if isinstance(task, tuple) else str(task) for task in tasks])
-        yield from super().run(work, tasks, send)
-
-
 @pytest.fixture(scope="module")
 def ranked(encoder, tmp_path_factory):
-    """The folder of a search by rankings, and the engine that ran it."""
-    out, engine = tmp_path_factory.mktemp("rankings"), Recorded()
-    tuned(encoder, out, "rankings", engine=engine)
-    return out, engine
+    """The folder of a search by rankings."""
+    out = tmp_path_factory.mktemp("rankings")
+    tuned(encoder, out, "rankings")
+    return out
 
 
 @pytest.mark.parametrize("strategy", list(STRATEGIES))
@@ -163,14 +150,6 @@ def test_a_ranking_is_kept_and_taken_up(encoder, tmp_path):
     assert tuned(encoder, tmp_path, "multi-exit").rankings == scores
 
 
-def test_rankings_run_where_trials_run_both_at_once(encoder, ranked):
-    out, engine = ranked
-    assert ["probe", "multi-exit"] in engine.batches
-    again = Recorded()
-    tuned(encoder, out, "rankings", engine=again)
-    assert not any(batch for batch in again.batches)
-
-
 @pytest.mark.parametrize(
     ("frozen", "exits", "raced"),
     [
@@ -180,7 +159,7 @@ def test_rankings_run_where_trials_run_both_at_once(encoder, ranked):
     ],
 )
 def test_rankings_that_agree_decide_and_others_race(encoder, ranked, tmp_path, frozen, exits, raced):
-    shutil.copytree(ranked[0], tmp_path, dirs_exist_ok=True)
+    shutil.copytree(ranked, tmp_path, dirs_exist_ok=True)
     for name, scores in (("probe", frozen), ("multi-exit", exits)):
         replace_ranking(tmp_path, name, scores)
     result = tuned(encoder, tmp_path, "rankings")
