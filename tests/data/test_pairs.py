@@ -31,8 +31,18 @@ WRITERS = {
     "index.json": partial(FRAME.to_json, orient="index"),
     "p.ndjson": partial(FRAME.to_json, orient="records", lines=True),
 }
+TWICE = pandas.concat([FRAME, FRAME], axis=1)
 REVERSED = datasets.Dataset.from_pandas(FRAME[::-1])
-TABLES = [FRAME, polars.from_pandas(FRAME), REVERSED.select([2, 1, 0]), FRAME.to_dict("list"), ROWS, PAIRS]
+POLARS = polars.from_pandas(FRAME).with_columns(polars.col("sentence1").cast(polars.Categorical))
+TABLES = [
+    FRAME,
+    FRAME.astype({"sentence2": "category"}),
+    POLARS,
+    REVERSED.select([2, 1, 0]),
+    FRAME.to_dict("list"),
+    ROWS,
+    PAIRS,
+]
 
 
 def write(path: Path, rows=ROWS, names=NAMES) -> Path:
@@ -59,7 +69,9 @@ def test_tables_in_memory_are_read_like_files(tmp_path, table):
     assert [(name, pairs.pairs) for name, pairs in splits.items()] == [("train", PAIRS), ("dev", PAIRS)]
 
 
-@pytest.mark.parametrize("table", [3, {"a": [1], "b": []}, {"a": "b"}, [("a",)], [], FRAME[:0], [("a", "b", "NA")]])
+@pytest.mark.parametrize(
+    "table", [3, {"a": [1], "b": []}, {"a": "b"}, [("a",)], [], FRAME[:0], [("a", "b", "NA")], TWICE]
+)
 def test_tables_that_hold_no_pairs(table):
     with pytest.raises(DataError) as caught:
         load_pairs(table, skip_bad_rows=True)

@@ -27,8 +27,11 @@ def table_from(data: Any, name: str) -> Table:
             table = _table_of_rows(list(data), name)
         else:
             raise DataError(f"{name} is no table of pairs.", hint=_ROWS)
-    except pyarrow.ArrowException as error:
-        raise DataError(f"{name} cannot be read ({first_line(error)}).", hint="Give each column one type.") from error
+    except (pyarrow.ArrowException, ValueError) as error:
+        if isinstance(error, DataError):
+            raise
+        hint = "Give each column a name of its own, and values of one type."
+        raise DataError(f"{name} cannot be read ({first_line(error)}).", hint=hint) from error
     if not len(table):
         raise DataError(f"{name} has no rows.", hint="Give at least one row.")
     return table

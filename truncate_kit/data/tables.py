@@ -367,8 +367,9 @@ def _values(array: Any) -> list[Any]:
     import pyarrow
 
     if pyarrow.types.is_dictionary(array.type):
-        used = array.indices.unique()
-        of_index = dict(zip(used.to_pylist(), array.dictionary.take(used).to_pylist(), strict=True))
+        used, texts = array.indices.unique(), array.dictionary
+        texts = texts.cast(pyarrow.string()) if texts.type == pyarrow.string_view() else texts  # which `take` lacks
+        of_index = dict(zip(used.to_pylist(), texts.take(used).to_pylist(), strict=True))
         return [of_index[index] for index in array.indices.to_pylist()]
     if pyarrow.types.is_list(array.type) or pyarrow.types.is_large_list(array.type):
         items = iter(_values(array.flatten()))
@@ -419,12 +420,12 @@ def table_of_objects(source: str, rows: Sequence[tuple[int, dict[str, Any]]], pl
 
 
 def _separated(stream: Iterator[str]) -> tuple[str, Iterator[str]]:
-    """Return the separator in the first line, by default a comma, and all lines."""
+    """Return the most frequent separator of the first line, by default a comma, and all lines."""
     begin = [""]
     while not begin[-1].strip() and (line := next(stream, "")):
         begin.append(line)
     names = re.sub('"[^"]*"', "", begin[-1])
-    return next((mark for mark in ",;\t" if mark in names), ","), chain(begin[1:], stream)
+    return max(",;\t", key=names.count), chain(begin[1:], stream)
 
 
 def _rows(path: Path, separator: str, lines: Iterable[str], *, quoted: bool) -> Iterator[tuple[int, list[str]]]:
