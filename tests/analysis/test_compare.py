@@ -5,7 +5,6 @@ from tests.support import cka as reference
 from truncate_kit.analysis.cka import (
     compare_layers,
     relative_layers,
-    text_blocks,
 )
 from truncate_kit.analysis.result import AnalysisSettings
 
@@ -45,16 +44,6 @@ def test_interval_is_that_of_recomputing_without_each_block(states, estimator):
         reach = 2.7764 * float((4 / 5 * (left_out - left_out.mean()).square().sum()).sqrt())
         ends = curve.values[i] - reach, curve.values[i] + reach
         assert (curve.low[i], curve.high[i]) == pytest.approx(ends, rel=1e-3, abs=1e-6)
-
-
-def test_blocks_never_separate_the_texts_of_a_group():
-    groups = torch.tensor([0, 1, 2, 3, 3, 2, 1, 0, 4, 4, 4, 4, 5, 6, 7, 8])
-    order, bounds = text_blocks(16, 4, groups, seed=1)
-    assert sorted(order.tolist()) == list(range(16))
-    blocks = [{int(groups[text]) for text in order[start:stop]} for start, stop in bounds]
-    assert sum(map(len, blocks)) == 9
-    assert [stop - start for start, stop in bounds] == [4] * 4
-    assert text_blocks(16, 4, torch.zeros(16).long())[1] == []  # one group cannot be divided
 
 
 def test_intervals_of_pairs_hold_as_often_as_they_say():

@@ -1,6 +1,5 @@
-"""Rules of `benchmarks/pick` are scored without the case's own model, and its committed tables repeat."""
+"""The tables of `benchmarks/pick` and `benchmarks/drop` repeat, and the package predicts by a fit to their cases."""
 
-import dataclasses
 from statistics import fmean
 
 import numpy as np
@@ -10,36 +9,7 @@ from sklearn.linear_model import LogisticRegression
 from benchmarks.common import read_rows
 from benchmarks.drop import foresight
 from benchmarks.pick import rules
-from benchmarks.pick import rules as cases
 from truncate_kit.analysis.result import LOG_ODDS, drop_probability
-
-
-def one_case(model: str, dev: list[float], test: list[float]) -> cases.Case:
-    scores = enumerate(zip(dev, test, strict=True))
-    layers = tuple(cases.Layer(layer=place, dev=one, test=other, test_std=0.0) for place, (one, other) in scores)
-    same = {"weights": "bundled", "task": "any", "metric": "Spearman", "train_pairs": 500, "dev_pairs": 1500}
-    return cases.Case(model=model, **same, rate=1e-4, epochs=3, seeds=4, source="measured", layers=layers)
-
-
-def test_a_case_has_no_part_in_what_it_is_scored_with():
-    # The others gain ten points by a bonus of more than 3 points, it loses 40 by any such bonus.
-    others = [one_case(name, [60.0, 57.0], [50.0, 60.0]) for name in ("a", "b")]
-    mine = one_case("c", [60.0, 57.0], [60.0, 20.0])
-    bonus = next(rule for rule in rules.RULES if rule.name.startswith("dev + t points at"))
-    assert rules.picks(bonus, [*others, mine]) == [0, 0, 1]  # it loses 40 points by what the others ask for
-    assert rules.picks(bonus, [others[0], mine, dataclasses.replace(mine, model="d")]) == [0, 0, 0]
-
-
-def test_standard_errors_are_those_of_the_case_or_of_other_models():
-    case = one_case("a", [60.0, 59.0, 58.0], [0.0] * 3)
-    layers = tuple(dataclasses.replace(row, gap_se=0.8) for row in case.layers)
-    known = dataclasses.replace(case, layers=layers, model="b")
-    gaps = rules.gaps_without("a", [case, known])
-    assert gaps(known) == {0: 0.8, 1: 0.8, 2: 0.8}
-    # Of a correlation of 0.6 over 1,500 pairs, by (1 − ρ²) √((1 + ρ²/2) / (n − 3)): 1.797 points.
-    assert rules.correlation_error(60.0, 1500) == pytest.approx(1.797, abs=1e-3)
-    assert gaps(case)[1] == pytest.approx(0.8, rel=0.05)
-    assert rules.gaps_without("b", [case, known])(case)[0] == pytest.approx(1.797, abs=1e-3)
 
 
 def test_committed_tables_are_those_of_the_cases(tmp_path, capsys):

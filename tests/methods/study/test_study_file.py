@@ -121,7 +121,6 @@ NAMED = '[[models]]\nmodel = "a"\nname = "A"\n[[models]]\nmodel = "b"\nname = "A
     [
         ("seeds = ", "not TOML"),
         (f"tasks = []\n{ONE}", "needs models and tasks"),
-        (TASK, "models"),
         (f"models = 3\n{TASK}", "is not a valid study"),
         (f'[[models]]\nname = "m"\n{TASK}', "model: Field required"),
         (f"{ONE}size = 3\n{TASK}", "models.0.size: "),
