@@ -139,9 +139,10 @@ def _export(
     if texts is not None:
         if pairs != Pairs():
             raise UsageError("`texts` and `data` are both given.", hint="Leave out `texts` or `data`.")
+        from truncate_kit.data.pairs import BUNDLED_TEXTS
         from truncate_kit.methods.distill.labels import NOTE
 
-        raw = texts.name, read_texts(texts), NOTE
+        raw = "bundled sentences" if texts == BUNDLED_TEXTS else texts.name, read_texts(texts), NOTE
     elif own_model and not cuts and pairs == Pairs() and (workspace.folder / RESULT_FILES["distill"]).is_file():
         from truncate_kit.methods.distill.labels import own_pairs_of
 
@@ -199,17 +200,17 @@ def compress(
     threads: options.Threads = None,
     workspace: Output,
 ) -> str | None:
-    """Export the model in int8 without training, and measure the gain in speed and size, in a minute or two."""
+    """Export the model in int8 without training, and measure the gain in speed and size, in about a minute."""
     from truncate_kit.bench.result import BASE, QUICK
     from truncate_kit.bench.run import bench
-    from truncate_kit.data.pairs import BUNDLED_FOLDER
+    from truncate_kit.data.pairs import BUNDLED_TEXTS
     from truncate_kit.export.record import ExportSettings
     from truncate_kit.report.card import add_result
 
     options.use_threads(threads)
     own = texts
     if texts is None and pairs == Pairs():
-        texts = BUNDLED_FOLDER / "train.csv"
+        texts = BUNDLED_TEXTS
         note("The graph is checked on bundled English sentences; better give your own by --texts or --data.")
     settings = ExportSettings(precision="int8")
     report, place, splits = _export(workspace, model, settings, pairs, texts)

@@ -26,7 +26,7 @@ def demo(
 ) -> None:
     """Shorten a miniature ELECTRA by finetune and a miniature BERT by distill, in about two minutes, offline."""
     from truncate_kit.core.workspace import DEFAULT_MINIATURE
-    from truncate_kit.data.pairs import BUNDLED, BUNDLED_FOLDER
+    from truncate_kit.data.pairs import BUNDLED, BUNDLED_TEXTS
     from truncate_kit.report.page import write_page
 
     from .measure import analyze, bench
@@ -43,7 +43,7 @@ def demo(
     bench(quick=True, threads=threads, folder=folder)
     say(f"The lean model is an ordinary sentence-transformers folder: SentenceTransformer({str(folder / 'lean')!r}).")
     say(f"\n5 of 5  distill {WHOLE} --blocks {HALF}: train half of the blocks to reproduce the vectors of all.")
-    texts = BUNDLED_FOLDER / "train.csv"
+    texts = BUNDLED_TEXTS
     distill(model=WHOLE, texts=[texts], blocks=HALF, epochs=PASSES, threads=threads, folder=folder / "distilled")
     say("")
     say("Next, your own model: truncate-kit analyze MODEL --data PAIRS.csv, then finetune, export, bench;")

@@ -35,6 +35,7 @@ from truncate_kit.data.tables import (
 
 BUNDLED = "bundled"
 BUNDLED_FOLDER = Path(__file__).parent / "bundled"
+BUNDLED_TEXTS = BUNDLED_FOLDER / "train.csv"
 FRACTIONS = (0.8, 0.1, 0.1)
 """Default shares of the train, dev and test splits."""
 SHARES = (0.70, 0.15, 0.15)

@@ -28,7 +28,7 @@ FEWEST_TESTED = 3  # fewest pairs with a defined correlation
 NOTE = "Without labels, the full model's cosines between held-out texts are the reference."
 SEARCH_NOTE = "{name} has no graded pairs: the model's cosines between queries and documents replace the grades."
 PAIRS = 1000  # maximum: the cosines between all texts are computed
-FEWEST_PAIRED = 10  # texts of each half
+FEWEST_PAIRED, _CHECKED = 10, 400  # texts of each half: to pair, to check a graph
 
 
 class PairLabels:
@@ -192,7 +192,7 @@ def text_pairs_of(encoder: Encoder, name: str, texts: Iterable[str], note: str =
     """Pair texts, one half as dev, the other as test. Raises as `distinct_texts`."""
     texts = distinct_texts(name, texts)
     random.Random(0).shuffle(texts)
-    middle = min(len(texts) // 2, PAIRS)
+    middle = min(len(texts) // 2, _CHECKED)
     return _splits(encoder, (texts[:middle], texts[middle : 2 * middle]), name, note)
 
 
