@@ -155,7 +155,7 @@ class Bars(TrialWatcher):
         self.progress = self
 
     def __call__(self, task: str, done: int, total: int) -> None:
-        """Update the task's bar and, for a planned trial, the bar of all trials."""
+        """Update the task's bar and, for planned trials, that of all trials."""
         if task in self._costs:
             self._shares[task] = done / total
             made = sum(self._costs[name] * share for name, share in self._shares.items())
@@ -194,7 +194,7 @@ class Bars(TrialWatcher):
         self._costs, self._shares = costs if len(costs) > 1 else {}, {}
 
     def trial(self, event: TrialEvent) -> None:
-        """Write the score of a finished or paused trial; log the score of an epoch."""
+        """Write a finished or paused trial's score; log an epoch's."""
         if self._beside:
             self._beside.trial(event)
         if event not in self._said:

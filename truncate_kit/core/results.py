@@ -158,7 +158,7 @@ def _adapter(kind: Any) -> Any:
 
 
 def json_schema(name: str, kinds: Sequence[type[Result]]) -> dict[str, Any]:
-    """Return the JSON Schema of `--json`: a result of one of `kinds`, and the format version."""
+    """Return the JSON Schema of `--json`: one of `kinds`, and the format version."""
     from pydantic import TypeAdapter
 
     inputs: Any = [(kind, "serialization", _adapter(kind)) for kind in kinds]  # type: ignore[arg-type]  # as above
@@ -247,7 +247,7 @@ def read_records(journal: Path) -> tuple[list[dict[str, Any]], int]:
 
 
 def append_records(journal: Path, *records: dict[str, Any]) -> None:
-    """Append records and flush; several processes may do so at once. Raises `FileProblemError`."""
+    """Append records and flush; several processes may do so. Raises `FileProblemError`."""
     lines = [_bytes_of(values | {"crc32": zlib.crc32(_bytes_of(values))}) + b"\n" for values in records]
     try:
         journal.parent.mkdir(parents=True, exist_ok=True)

@@ -138,7 +138,7 @@ def paired_rows(first: Rows, second: Rows) -> "tuple[Tensor, Tensor]":
 
 
 def similarities(encoder: object, first: "Tensor", second: "Tensor") -> "Tensor":
-    """Return the similarity of each row pair, (n,), by the encoder's measure or else the cosine."""
+    """Return each row pair's similarity, (n,), by the encoder's measure or else the cosine."""
     import torch
 
     own = getattr(encoder, "similarities", None)
@@ -207,7 +207,7 @@ def draws(number: int, resamples: int, seed: int = 0) -> Iterator[Counts]:
 
 
 def draw_counts(number: int, resamples: int, seed: int = 0) -> Counts:
-    """Return how often each index occurs in each resample of `draws`, (resamples, number)."""
+    """Return the count of each index in each resample of `draws`, (resamples, number)."""
     import numpy as np
 
     return np.stack([np.bincount(drawn, minlength=number) for drawn in draws(number, resamples, seed)])

@@ -83,7 +83,7 @@ PairPlaces = tuple[list[int], list[int]]
 
 @dataclass(frozen=True, slots=True)
 class TextPair:
-    """Two texts with a target: their score, or the index of their class."""
+    """Two texts with a target: their score, or their class's index."""
 
     first: str
     second: str
@@ -101,7 +101,7 @@ def distinct_texts(pairs: Iterable[TextPair]) -> list[str]:
 
 
 def num_distinct(pairs: Iterable[TextPair]) -> int:
-    """Count the distinct pairs; the order of the two texts does not matter."""
+    """Count the distinct pairs in any order of their texts."""
     return len({frozenset((pair.first, pair.second)) for pair in pairs})
 
 
@@ -187,7 +187,7 @@ class Overlap(Result):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PairSplits:
-    """Splits of one data set, on one score scale; at least one is present."""
+    """Splits of one data set, on one scale; at least one is present."""
 
     name: str
     train: PairSet | None = None
@@ -228,7 +228,7 @@ class PairSplits:
         return replace(self, **some)
 
     def without_texts(self, texts: Collection[str]) -> "PairSplits":
-        """Drop training pairs with one of `texts`; `notes` states how many. Raises `DataError` if no pair is left."""
+        """Drop training pairs with one of `texts`; `notes` states how many. Raises `DataError` if none is left."""
         if self.train is None:
             return self
         held_out = frozenset(texts)
@@ -362,7 +362,7 @@ def read_tables(source: PairSource) -> tuple[str, dict[str, Table]]:
 
 
 def split_tables(path: Path) -> dict[str, Table]:
-    """Return the tables of one file by split (`divided`), or else as the split in its name or train."""
+    """Return a file's tables by split (`divided`), or else as the split in its name or train."""
     return divided({split_named(path.name) or "train": read_table(path)})
 
 
@@ -674,7 +674,7 @@ def complete_splits(splits: PairSplits, seed: int = 0) -> PairSplits:
 
 
 def splits_for(splits: PairSplits, seed: int) -> PairSplits:
-    """Return the splits for a training seed: drawn by it if `shares` is set, else unchanged."""
+    """Return the splits for a training seed, drawn by it if `shares` is set."""
     if splits.shares is None or splits.train is None:
         return splits
     return split_pairs(splits.train, seed, splits.shares)

@@ -71,7 +71,7 @@ class RetrievalSet:
 
     @property
     def own_documents(self) -> tuple[int | None, ...]:
-        """Return the index of each query's own document: it has its id, ends in the query, and is no answer."""
+        """Return the index of each query's own document, which has its id, ends in it, and is no answer."""
         place = {name: index for index, name in enumerate(self.document_ids)}
         own = (place.get(name) for name in self.query_ids)
         return tuple(

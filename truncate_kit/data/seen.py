@@ -24,14 +24,14 @@ SEEN_FILE = "seen.pairs"
 
 
 def pair_key(first: str, second: str) -> int:
-    """Return a 64-bit hash of two texts that does not depend on their order."""
+    """Return a 64-bit hash of two texts in any order."""
     one, other = sorted((first, second))
     text = f"{len(one)} {one} {other}".encode("utf-8", "surrogatepass")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
 
 
 def numbers_of(pairs: Iterable[tuple[str, str]]) -> NDArray[np.int64]:
-    """Return the number of each pair by first appearance, (n,); the order of its texts does not matter."""
+    """Return the number of each pair, in any order, by first appearance, (n,)."""
     numbers: dict[int, int] = {}
     return np.array([numbers.setdefault(pair_key(*pair), len(numbers)) for pair in pairs], np.int64)
 
@@ -160,7 +160,7 @@ def _as_learned(splits: "PairSplits", seen: Keys, model: str | Path) -> "tuple[P
 
 
 def seen_among(data: "PairSet | RetrievalSet", model: str | Path) -> str | None:
-    """Return a warning if a model was trained or selected on some of these pairs or queries."""
+    """Return a warning if a model was trained or selected on some of these."""
     from truncate_kit.data.pairs import PairSet
 
     kind, keys = ("pairs", pair_keys(data)) if isinstance(data, PairSet) else ("queries", query_keys(data.queries))

@@ -70,7 +70,7 @@ def find_transfer(folder: str | Path) -> tuple[PairSet, ...]:
 
 
 def read_trained_pairs(path: str | Path) -> Keys:
-    """Return the keys of a file's pairs, or of train and dev if it has splits; scores are optional."""
+    """Return the keys of a file's pairs, of train and dev if it has splits; scores are optional."""
     _, tables = read_tables(path)
     if not Path(path).is_file() or len(tables) > 1:
         tables.pop("test", None)

@@ -97,7 +97,7 @@ def _check_file(path: Path) -> None:
 
 @contextmanager
 def opened_text(path: Path, *, newline: str = "\n") -> Iterator[TextIO]:
-    """Open a UTF-8 file, compressed or not, with or without byte order mark."""
+    """Open a UTF-8 file, also compressed or with byte order mark."""
     _check_file(path)
     opener = _OPENERS.get(path.suffix.lower(), open)
     try:
@@ -191,7 +191,7 @@ class Table:
         return texts
 
     def lists(self, column: str, *, may_be_empty: bool = False) -> list[list[str]]:
-        """Return a column as lists of stripped texts; a cell holds one text or a list."""
+        """Return a column as lists of stripped texts; cells hold one or a list."""
         cells = [value if isinstance(value, list) else [value] for value in self.values(column)]
         if may_be_empty:
             cells = [[text for text in cell if text is not None and str(text).strip()] for cell in cells]
@@ -420,7 +420,7 @@ def table_of_objects(source: str, rows: Sequence[tuple[int, dict[str, Any]]], pl
 
 
 def _separated(stream: Iterator[str]) -> tuple[str, Iterator[str]]:
-    """Return the most frequent separator of the first line, by default a comma, and all lines."""
+    """Return the first line's most frequent separator (else a comma), and all lines."""
     begin = [""]
     while not begin[-1].strip() and (line := next(stream, "")):
         begin.append(line)

@@ -26,7 +26,7 @@ _HINT = "Call the columns anchor, positive and optionally negative; or set `colu
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TripletSet:
-    """Rows of an anchor, a text of the same meaning, and any hard negative; and a note on the source."""
+    """Rows of an anchor, a text of the same meaning and any hard negative; and a note on their source."""
 
     name: str
     rows: tuple[tuple[str, ...], ...]

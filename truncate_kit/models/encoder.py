@@ -95,13 +95,13 @@ class TextReader:
         return sum(len(ids) > self.max_length for ids in one_more.token_ids(texts, prompt=prompt))
 
     def shortened(self, ids: Sequence[int], tokens: int) -> list[int]:
-        """Return a text's ids truncated to `tokens`; a final special token, such as [SEP], stays last."""
+        """Return a text's ids truncated to `tokens`; a final special token stays last."""
         closing = list(ids[-1:]) if ids and ids[-1] in self.tokenizer.all_special_ids else []
         return list(ids) if len(ids) <= tokens else [*ids[: tokens - len(closing)], *closing]
 
 
 def padded(rows: Sequence[Sequence[int]], padding: int, length: int | None = None) -> dict[str, NDArray[np.int64]]:
-    """Return right-padded ids and their mask, each (b, t); t is `length` or the longest row, at least 1."""
+    """Return right-padded ids and their mask, each (b, t); t is `length` or the longest row's, at least 1."""
     shape = (len(rows), length or max(1, *(len(row) for row in rows)))
     ids, mask = np.full(shape, padding, np.int64), np.zeros(shape, np.int64)
     for place, row in enumerate(rows):
@@ -220,7 +220,7 @@ class LayerHeads(nn.Module):
         return self.weight.device
 
     def forward(self, states: Tensor) -> Tensor:
-        """Return the vectors (b, out) of the pooled states of blocks 1 … L, (L, b, d)."""
+        """Return vectors (b, out) of the pooled states of blocks 1 … L, (L, b, d)."""
         codes: list[Tensor] = [states] if self.networks is None else self.networks(states)
         rows = [nn.functional.normalize(code, dim=-1).transpose(0, 1).flatten(1) for code in codes]
         return torch.cat(rows, dim=1) / float(self.blocks**0.5)
@@ -243,14 +243,14 @@ class LayerHeads(nn.Module):
         return torch.cat(distances, dim=1)
 
     def score(self, distances: Tensor) -> Tensor:
-        """Return the scores (b,), from 0 to 1, of pairs with these distances (b, L)."""
+        """Return scores (b,), from 0 to 1, of pairs with these distances (b, L)."""
         moved = torch.tanh(nn.functional.linear(distances / self.scale, self.weight, self.shift))
         if self.offset is not None:
             return torch.sigmoid(moved @ self.out + self.offset)
         return torch.exp(-((moved - torch.tanh(self.shift)).abs() @ nn.functional.softplus(self.out)))
 
     def similarities(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return the scores (b,), from 0 to 1, of pairs of vectors, (b, out) each."""
+        """Return scores (b,), from 0 to 1, of vector pairs, (b, out) each."""
         return self.score(self.distances(first, second).to(self.weight.dtype))
 
 
@@ -514,7 +514,7 @@ class Encoder(SentenceEncoder, nn.Module):
         return {name: torch.from_numpy(part) for name, part in filled.items()}
 
     def moved(self, batch: Batch) -> Batch:
-        """Copy a batch to the encoder's device; copies to a GPU are asynchronous."""
+        """Copy a batch to the encoder's device, to a GPU asynchronously."""
         if self.device.type == "cuda":
             return {name: part.pin_memory().to(self.device, non_blocking=True) for name, part in batch.items()}
         return {name: part.to(self.device) for name, part in batch.items()}
@@ -604,7 +604,7 @@ class Encoder(SentenceEncoder, nn.Module):
 
 @contextlib.contextmanager
 def evaluating(module: nn.Module) -> Iterator[None]:
-    """Put the module in evaluation mode inside the context, then restore its mode."""
+    """Put the module in evaluation mode inside the context."""
     if not any(part.training for part in module.modules()):  # avoid two slow switches
         yield
         return
@@ -627,12 +627,12 @@ def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
 
 
 def original_order(batches: Iterable[Sequence[int]]) -> Tensor:
-    """Return the index (n,) that restores the order of the texts in concatenated batches."""
+    """Return the index (n,) that restores the texts' order in concatenated batches."""
     return torch.tensor([place for batch in batches for place in batch]).argsort()
 
 
 def forget_capturing(model: nn.Module) -> None:
-    """Remove the unpicklable hooks that capture hidden states; transformers adds new hooks when needed."""
+    """Remove the unpicklable hooks that capture hidden states; transformers adds new ones when needed."""
     for module in model.modules():
         for number, hook in list(module._forward_hooks.items()):
             if getattr(hook, "__module__", None) == "transformers.utils.output_capturing":
@@ -654,7 +654,7 @@ def prompted_ids(encoder: Encoder, texts: Sequence[str], prompt: str | None) -> 
 
 
 def side_prompt(encoder: TextEncoder, names: Sequence[str]) -> str | None:
-    """Return the model's first non-empty prompt among these names, else ""; None for models without prompts."""
+    """Return the first non-empty prompt of these names, else ""; None for models without prompts."""
     prompts = settings_of(encoder).get("prompts") or {}
     return next((prompts[name] for name in names if prompts.get(name)), "") if prompts else None
 

@@ -45,7 +45,7 @@ class Family:
     quicken: Callable[[nn.Module], None] | None = None
 
     def items(self, config: PretrainedConfig) -> list[int]:
-        """Return the index of each block in the list of blocks, from 0."""
+        """Return each block's index in the list of blocks."""
         return list(range(config.num_hidden_layers)) if self.item_of is None else self.item_of(config)
 
 

@@ -136,7 +136,7 @@ def load_encoder(
 
 
 def load_reader(folder: Path) -> TextReader:
-    """Load the tokenizer and text settings of a model without its weights. Raises `ModelError`."""
+    """Load a model's tokenizer and text settings without its weights. Raises `ModelError`."""
     transformer = transformer_of(folder)
     return _reader_of(folder, transformer, load_config(transformer))
 
@@ -364,7 +364,7 @@ def _download(name: str) -> Path:
 
 
 def state_of(folder: Path, more: Sequence[Path]) -> tuple[tuple[str, int, int, int], ...]:
-    """Return the name, inode, size and modification time of each model file and of `more`."""
+    """Return name, inode, size and modification time of each model file and of `more`."""
     files = {file for pattern in _MODEL_FILES for file in folder.glob(pattern) if file.name != "export.json"} | {*more}
     states = []
     for file in sorted(files):

@@ -190,7 +190,7 @@ class Normalize(nn.Module):
 
 
 def read_modules(folder: Path) -> list[tuple[str, Path]]:
-    """Return the class name and folder of each module in modules.json; [] if this file is missing."""
+    """Return class name and folder of each module in modules.json; [] without this file."""
     check_links(folder, folder)
     listing, modules = folder / "modules.json", []
     with naming_damage(folder):
@@ -239,7 +239,7 @@ def _unkept(problem: str, hint: str) -> ModelError:
 
 
 def check_kept(path: Path, values: dict[str, Any], **allowed: tuple[Any, ...]) -> None:
-    """Raise `ModelError` unless each setting has an allowed value; a missing setting has the first."""
+    """Raise `ModelError` unless each setting has an allowed value; a missing one has the first."""
     for name, known in allowed.items():
         if values.get(name, known[0]) not in known:
             raise _unkept(
@@ -421,7 +421,7 @@ def save_encoder(
 
 
 def _no_pooler(encoder: Encoder) -> dict[str, Tensor]:
-    """Return zeros for the pooler that `AutoModel` adds: without them, it warns of missing weights."""
+    """Return zeros for the pooler that `AutoModel` adds, which avoid its warning of missing weights."""
     if encoder.family.pooler is None:
         return {}
     with torch.device("meta"):

@@ -88,7 +88,7 @@ def in_order(values: Any) -> str:
 
 
 def weight_parts(weights: dict[str, Tensor]) -> Iterator[Part]:
-    """Yield the name, dtype, shape and bytes of each weight, sorted by name."""
+    """Yield name, dtype, shape and bytes of each weight, sorted by name."""
     for name, weight in sorted(weights.items()):
         yield from (name, str(weight.dtype), repr(tuple(weight.shape)))
         yield weight.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
@@ -115,7 +115,7 @@ def reader_parts(reader: TextReader) -> Iterator[Part]:
 
 
 def encoder_digest(encoder: Encoder) -> str:
-    """Return the SHA-256 of everything that affects vectors or training, the same after a reload."""
+    """Return the SHA-256 of all that affects vectors or training, the same after a reload."""
     return sha256_of(_encoder_parts(encoder))
 
 
@@ -135,7 +135,7 @@ def _public(module: nn.Module) -> dict[str, Any]:
 
 
 def folder_digest(folder: Path) -> str:
-    """Return the SHA-256 of the names and contents of all files in a folder."""
+    """Return the SHA-256 of a folder's file names and contents."""
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     return sha256_of(part for file in files for part in (str(file.relative_to(folder)), digest_of(file)))
 

@@ -85,7 +85,7 @@ def _settings_of(folder: Path) -> dict[str, Any]:
 
 
 def _read(folder: Path) -> tuple[Any, Tokenizer | None]:
-    """Return transformers' tokenizer of a folder, and the rules of the folder's files, if known."""
+    """Return transformers' tokenizer of a folder, and the rules of its files, if known."""
     own = Tokenizer.from_file(str(folder / _FILE)) if (folder / _FILE).exists() else None
     try:
         made: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
@@ -139,7 +139,7 @@ def rules_of(tokenizer: Tokenizer) -> dict[str, Any]:
 
 
 def with_rules(made: Any, rules: Tokenizer) -> Any:
-    """Return a tokenizer with these rules and the settings and known special tokens of `made`."""
+    """Return a tokenizer with these rules and the settings and special tokens of `made`."""
     special = {name: token for name, token in made.special_tokens_map.items() if rules.token_to_id(token) is not None}
     names = ("model_max_length", "truncation_side", "model_input_names", "split_special_tokens", "chat_template")
     settings = {name: getattr(made, name) for name in names}
@@ -150,7 +150,7 @@ def with_rules(made: Any, rules: Tokenizer) -> Any:
 
 
 def write_tokenizer(tokenizer: Any, folder: Path) -> None:
-    """Write a tokenizer; its original tokenizer.json is copied byte for byte unless the rules were changed."""
+    """Write a tokenizer; its original tokenizer.json is copied unless the rules were changed."""
     tokenizer.save_pretrained(folder)
     settings = read_json(folder / _SETTINGS) | {"truncation_side": tokenizer.truncation_side}
     if settings["tokenizer_class"] == "TokenizersBackend":  # this name is unknown before transformers 5

@@ -89,7 +89,7 @@ def keep(encoder: Encoder, blocks: Sequence[int], *, copy_weights: bool = True) 
 
 
 def layers_held(config: PretrainedConfig) -> tuple[int, ...]:
-    """Return the layers from 0 … L at which a cut model can be saved and loaded exactly."""
+    """Return the layers, 0 … L, at which a cut model can be saved and loaded exactly."""
     held = []
     for layer in range(config.num_hidden_layers + 1):
         with contextlib.suppress(LayerNotHeldError):
@@ -144,7 +144,7 @@ def _items(config: PretrainedConfig, blocks: Sequence[int]) -> list[int]:
 
 
 def _kept_names(config: PretrainedConfig, weights: Iterable[str], blocks: Sequence[int]) -> dict[str, str]:
-    """Map the name of each kept weight to its name in the smaller model."""
+    """Map each kept weight's name to that in the smaller model."""
     family = family_of(config)
     prefix, places = f"{family.blocks}.", {item: n for n, item in enumerate(sorted(set(_items(config, blocks))))}
     kept = {}
@@ -303,7 +303,7 @@ def _is_word(tokenizer: Any, text: str) -> bool:
 
 
 def _for_unigram(_: PreTrainedTokenizerBase, model: State, __: set[str]) -> Iterator[str]:
-    """Yield characters, pieces with unknown characters, and the piece that sets the score of unknown characters."""
+    """Yield characters, pieces with unknown ones, and the piece that sets their score."""
     vocabulary = model["vocab"]
     yield min(vocabulary, key=lambda entry: entry[1])[0]
     if model["unk_id"] is not None:
@@ -341,7 +341,7 @@ _RULES: dict[str, Callable[[PreTrainedTokenizerBase, State, set[str]], Iterator[
 
 
 def _places(state: State) -> Iterator[tuple[Any, Any]]:
-    """Yield the container and the key or index of each token id outside the vocabulary."""
+    """Yield container and key or index of each token id outside the vocabulary."""
     yield from ((token, "id") for token in state["added_tokens"])
     if state["padding"] is not None:
         yield state["padding"], "pad_id"

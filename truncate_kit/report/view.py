@@ -41,7 +41,7 @@ def points(mean: float | None, deviation: float | None = None) -> str:
 
 
 def in_markdown(text: str) -> str:
-    """Escape text for one line of Markdown, so that it makes no cells, links or HTML."""
+    """Escape text for one line of Markdown: no cells, links or HTML."""
     plain = harmless(" ".join(text.split()))
     return "".join(f"\\{char}" if char in "|<>[]`*_\\" else char for char in plain)
 
@@ -290,7 +290,7 @@ _CODES: dict[frozenset[float], str] = {
 
 
 def data_sentences(splits: "PairSplits") -> list[str]:
-    """Describe pairs: sizes, scale or classes, notes, and the overlap of their splits."""
+    """Describe pairs: sizes, scale or classes, notes, and overlap of splits."""
     sets = [pairs for _, pairs in splits.items()]
     total, pairs, warning = sum(map(len, sets)), splits.evaluation, overlap_warning(splits.overlap)
     # A single file has no splits yet.
