@@ -128,7 +128,11 @@ def processor_maker() -> str | None:
 
 def usable_cores() -> int:
     """Count the CPU cores that this process may use."""
-    cores, quota = len(os.sched_getaffinity(0)), core_quota()
+    try:
+        cores = len(os.sched_getaffinity(0))
+    except AttributeError:  # only Linux knows
+        cores = os.cpu_count() or 1
+    quota = core_quota()
     return cores if quota is None else min(cores, max(1, int(quota)))
 
 
@@ -152,7 +156,10 @@ def _first_of(flags: tuple[str, ...]) -> str | None:
 
 @cache
 def _cpuinfo() -> dict[str, str]:
-    first = Path("/proc/cpuinfo").read_text(encoding="utf-8").strip().split("\n\n")[0]
+    try:
+        first = Path("/proc/cpuinfo").read_text(encoding="utf-8").strip().split("\n\n")[0]
+    except OSError:
+        return {}
     fields = (line.partition(":") for line in first.splitlines())
     return {name.strip().lower(): value.strip() for name, _, value in fields}
 
@@ -265,7 +272,8 @@ def in_halves(compute: Callable[[Sequence[Item]], Made], batch: Sequence[Item]) 
 
 def give_back() -> None:
     """Return freed memory, which the C library keeps, to the system."""
-    ctypes.CDLL(None).malloc_trim(0)
+    with contextlib.suppress(AttributeError, OSError):  # another C library
+        ctypes.CDLL(None).malloc_trim(0)
 
 
 @cache
@@ -277,21 +285,27 @@ def say_halved(size: int, half: int) -> None:
 # Other processes and packages
 
 
-def watch_processor() -> Callable[[], float]:
-    """Return a function that measures other processes' CPU share since now, 0 … 1."""
+def watch_processor() -> Callable[[], float | None]:
+    """Return a function that measures other processes' CPU share since now, 0 … 1 (Linux only)."""
     start = _processor_seconds()
 
-    def others() -> float:
-        wall, own, busy = (end - begin for end, begin in zip(_processor_seconds(), start, strict=True))
+    def others() -> float | None:
+        now = _processor_seconds()
+        if start is None or now is None:
+            return None
+        wall, own, busy = (end - begin for end, begin in zip(now, start, strict=True))
         return min(1.0, max(0.0, (busy - own) / (wall * (os.cpu_count() or 1))))
 
     return others
 
 
-def _processor_seconds() -> tuple[float, float, float]:
+def _processor_seconds() -> tuple[float, float, float] | None:
     """Return seconds of the wall clock, and CPU seconds of this and of all processes."""
-    first = Path("/proc/stat").read_text(encoding="ascii").partition("\n")[0]
-    ticks = [int(field) for field in first.split()[1:9]]
+    try:
+        fields = Path("/proc/stat").read_text(encoding="ascii").split("\n", 1)[0].split()[1:9]
+    except OSError:
+        return None
+    ticks = [int(field) for field in fields]
     busy = (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
     return time.perf_counter(), time.process_time(), busy
 

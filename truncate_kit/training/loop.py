@@ -518,8 +518,8 @@ def joined(device: str | None = None) -> Iterator[tuple[Group, str | None]]:
 
 
 _TURN = threading.RLock()  # reentrant: a study trains a sweep
-# In a child, no thread would release the lock.
-os.register_at_fork(after_in_child=_TURN._at_fork_reinit)  # type: ignore[attr-defined]  # as in `logging`
+if hasattr(os, "register_at_fork"):  # in a child, no thread would release the lock
+    os.register_at_fork(after_in_child=_TURN._at_fork_reinit)  # type: ignore[attr-defined]  # as in `logging`
 
 
 @contextlib.contextmanager
