@@ -10,7 +10,7 @@ from truncate_kit.core.errors import UsageError
 from truncate_kit.core.files import unfinished
 from truncate_kit.core.results import blocks_named, names
 from truncate_kit.core.workspace import Source, place_in_words
-from truncate_kit.methods.contrast.settings import TABLE_2
+from truncate_kit.training.settings import TABLE_2
 
 from . import options
 from .console import RUN, note, progress_bar, say, show, watching

@@ -35,11 +35,11 @@ from truncate_kit.data.suites import find_sts
 from truncate_kit.data.triplets import TripletSet, load_triplets, raw_texts
 from truncate_kit.evaluation.graded import evaluate, score_sts
 from truncate_kit.methods.contrast.run import finetune_contrastive
-from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveResult, ContrastiveSettings
+from truncate_kit.methods.contrast.settings import ContrastiveResult, ContrastiveSettings
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.view import points
-from truncate_kit.training.settings import OBJECTIVES, objective_names
+from truncate_kit.training.settings import OBJECTIVES, TABLE_2, objective_names
 
 REPORTS = Path(__file__).parent / "reports.jsonl"
 OBJECTIVE = "hard-negatives"

@@ -15,7 +15,7 @@ from benchmarks.layer_attention.run import Cell
 from benchmarks.miniatures import priors
 from benchmarks.records import Records, published
 from truncate_kit.methods.bert_lc.settings import CLS, LAST, LAST_FOUR, RANDOM, CombinationReport
-from truncate_kit.methods.contrast.settings import TABLE_2
+from truncate_kit.training.settings import TABLE_2
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve")

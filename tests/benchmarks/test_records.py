@@ -20,9 +20,8 @@ from benchmarks.layer_attention.run import PARTS, Cell
 from benchmarks.layer_attention.run import REPORTS as POOLINGS
 from benchmarks.records import Records
 from tests.support.trials import read_trials
-from truncate_kit.methods.contrast.settings import TABLE_2
 from truncate_kit.models.store import RunStore
-from truncate_kit.training.settings import Trial
+from truncate_kit.training.settings import TABLE_2, Trial
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 TRIALS = sorted(file for file in BENCHMARKS.rglob("trials.jsonl") if "work" not in file.relative_to(BENCHMARKS).parts)

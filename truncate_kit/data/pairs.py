@@ -14,7 +14,6 @@ from typing import Any, Literal
 from truncate_kit.core.errors import DataError, UsageError, counted, errors_only, first_line
 from truncate_kit.core.files import is_there
 from truncate_kit.core.results import Result, digest_of_values
-from truncate_kit.data.frames import table_from
 from truncate_kit.data.tables import (
     COMPRESSIONS,
     LABEL,
@@ -309,14 +308,15 @@ def read_pairs(
     skip_bad_rows: bool = False,
 ) -> PairSet:
     """Read all rows of one file or table of sentence pairs; parameters as in `load_pairs`."""
+    from truncate_kit.data.frames import table_from
+
     in_file = isinstance(source, str | Path)
     name = short_name(Path(source)) if in_file else type(source).__name__
     table = read_table(Path(source)) if in_file else table_from(source, name)
     sets, notes = _pair_sets(name, {"train": table}, columns, scale, skip=skip_bad_rows)
     for note in notes:
         _logger.warning("%s", note)
-    pairs: PairSet = sets["train"]
-    return pairs
+    return sets["train"]
 
 
 def listed_pairs(source: PairSource) -> Sequence[TextPair]:
@@ -338,6 +338,8 @@ def short_name(path: Path) -> str:
 def read_tables(source: PairSource) -> tuple[str, dict[str, Table]]:
     """Return a data set's short name, and its tables by split."""
     if not isinstance(source, str | Path):
+        from truncate_kit.data.frames import table_from
+
         name = type(source).__name__
         if isinstance(source, Mapping) and not _SPLITS.keys().isdisjoint(source):
             return name, _tables_of(name, source)
@@ -460,6 +462,8 @@ def _read_saved(folder: Path) -> dict[str, Table]:
 
 
 def _tables_of(name: str, loaded: Mapping[str, Any]) -> dict[str, Table]:
+    from truncate_kit.data.frames import table_from
+
     tables = {
         _SPLITS[theirs]: table_from(part, f"{name} ({theirs})")
         for theirs, part in loaded.items()

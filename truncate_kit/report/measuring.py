@@ -1,11 +1,12 @@
 """Show benches, exported graphs, evaluation suites and encoded files."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from truncate_kit.bench.result import BACKENDS, BenchedModel, BenchReport, percentile
 from truncate_kit.core.errors import counted
 from truncate_kit.core.hardware import PRECISIONS
 from truncate_kit.core.vectors import FEWEST_COMPARED
@@ -25,6 +26,7 @@ from truncate_kit.report.view import (
 )
 
 if TYPE_CHECKING:
+    from truncate_kit.bench.result import BenchedModel, BenchReport
     from truncate_kit.evaluation import Score, SuiteReport
     from truncate_kit.export.encode import EncodedFile
 
@@ -71,6 +73,8 @@ def view_bench_report(report: BenchReport) -> View:
 
 def quality_sentence(report: BenchReport, quality: dict[str, float]) -> str:
     """Describe the difference in score, with its interval."""
+    from truncate_kit.bench.result import BACKENDS
+
     alone = len(report.models) == 1
     lean, full = (BACKENDS[name].title for name in report.quality_of) if alone else ("lean", "full")
     scores = f"{report.metric} {lean} {quality['lean']:.2f}, {full} {quality['full']:.2f}: "
@@ -90,6 +94,8 @@ def _model(report: BenchReport, role: str) -> BenchedModel:
 
 
 def _runs(report: BenchReport, row: Any) -> str:
+    from truncate_kit.bench.result import BACKENDS
+
     title = BACKENDS[row.backend].title
     return f"{row.role}, {title}" if len(report.models) > 1 else title
 
@@ -124,6 +130,8 @@ def _overview(report: BenchReport) -> Table:
 
 
 def _timings(report: BenchReport) -> Table:
+    from truncate_kit.bench.result import percentile
+
     unit = f"hours on {report.threads} CPU threads" if report.device == "cpu" else "GPU-hours"
     columns: dict[str, Column] = {
         "texts × tokens, model, runtime": lambda row: (
@@ -175,6 +183,8 @@ def _plot(report: BenchReport) -> Plot | None:
 
     Color: precision. Shape: runtime. Filled marks: lean; hollow marks: full.
     """
+    from truncate_kit.bench.result import BACKENDS
+
     series, places = list[Series](), dict[tuple[str, str], tuple[float, float]]()
     for row in report.measured():
         speed = report.rate(row.role, row.backend)
@@ -251,7 +261,7 @@ def view_export_report(report: ExportReport) -> View:
     return View("graph", f"The graph {report.file}", [table], sentences, details=[batched])
 
 
-def view_encoded_file(result: "EncodedFile") -> View:
+def view_encoded_file(result: EncodedFile) -> View:
     """Show how many texts were encoded, and how fast."""
     rows, columns = result.shape
     before = f", {result.resumed_at:,} of these in an earlier run" if result.resumed_at else ""
@@ -261,7 +271,7 @@ def view_encoded_file(result: "EncodedFile") -> View:
     return View("encoded", "Encoded texts", (), [encoded, f"Saved: {result.file} ({size})"])
 
 
-def view_suite_report(report: "SuiteReport") -> View:
+def view_suite_report(report: SuiteReport) -> View:
     """Show the scores of tasks and their means."""
     labels = dict.fromkeys(heading for row in report.rows for heading in row.labels)
     headings = dict.fromkeys(heading for row in report.rows for heading in row.values)
@@ -278,7 +288,7 @@ def view_suite_report(report: "SuiteReport") -> View:
     return View(report.suite, f"Scores: {report.suite}", [table], report.notes, plots=_curves(report))
 
 
-def _scored(row: "Score", heading: str) -> str:
+def _scored(row: Score, heading: str) -> str:
     ends = row.intervals.get(heading)
     between = "" if ends is None else f" ({_written(heading, ends[0])} to {_written(heading, ends[1])})"
     return _written(heading, row.values.get(heading)) + between
@@ -288,7 +298,7 @@ def _written(heading: str, value: float | None) -> str:
     return number(value, "," if isinstance(value, int) else _FORMS.get(heading, ".2f"))
 
 
-def _curves(report: "SuiteReport") -> Sequence[Plot]:
+def _curves(report: SuiteReport) -> Sequence[Plot]:
     plots = list[Plot]()
     rows = [row for row in report.rows if "as it is" in row.values]
     for task in dict.fromkeys(row.task for row in rows if "share" in row.labels):

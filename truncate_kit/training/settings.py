@@ -135,6 +135,20 @@ _ROWS = (
 OBJECTIVES: dict[str, Objective] = {row.name: row for row in _ROWS}
 
 
+TABLE_2: dict[str, dict[str, Any]] = {
+    "cls": {"pooling": "cls"},  # CLS_last
+    "mean": {"pooling": "mean"},  # AVG_last
+    "first-last": {"pooling": "first-last"},  # AVG_first-last
+    "mean-first-last": {"pooling": "mean-first-last"},  # AVG_last + AVG_first-last
+    "concat": {"pooling": "concat"},  # CLS_last + AVG_last
+    "cls-attention": {"pooling": "layer-attention", "over": "cls", "last_cls": False},  # CLS_all attention
+    "mean-attention": {"pooling": "layer-attention", "over": "mean", "last_cls": False},  # AVG_all attention
+    "attention": {"pooling": "layer-attention", "last_cls": False},  # CLS_all + AVG_all attention
+    "layer-attention": {"pooling": "layer-attention"},  # CLS_all + AVG_all attention, CLS_last
+}
+"""Settings for each row of the layer-wise attention pooling paper's Table 2."""
+
+
 def objective_names(method: Method) -> tuple[str, ...]:
     """Name a method's objectives."""
     return tuple(row.name for row in OBJECTIVES.values() if row.method == method)

@@ -2,8 +2,9 @@
 
 import pytest
 
-from truncate_kit.methods.contrast.settings import TABLE_2, ContrastiveSettings, default_budget
+from truncate_kit.methods.contrast.settings import ContrastiveSettings, default_budget
 from truncate_kit.models.families import FAMILIES
+from truncate_kit.training.settings import TABLE_2
 
 # Table 4 as printed: objective, recipe, width, batch, rate with CLS, rate with attention over the layers
 TABLE_4 = """

@@ -2,7 +2,7 @@
 
 from dataclasses import fields
 from operator import not_
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from truncate_kit.core.errors import UsageError
 from truncate_kit.core.hardware import TRAINING_PRECISIONS, Precision
@@ -35,20 +35,6 @@ OVER: tuple[str, ...] = get_args(Over)
 POOLINGS: tuple[str, ...] = get_args(ContrastivePooling)
 MEANS = ("mean", "first-last", "mean-first-last")
 """Poolings that use mean states and no CLS state."""
-
-
-TABLE_2: dict[str, dict[str, Any]] = {
-    "cls": {"pooling": "cls"},  # CLS_last
-    "mean": {"pooling": "mean"},  # AVG_last
-    "first-last": {"pooling": "first-last"},  # AVG_first-last
-    "mean-first-last": {"pooling": "mean-first-last"},  # AVG_last + AVG_first-last
-    "concat": {"pooling": "concat"},  # CLS_last + AVG_last
-    "cls-attention": {"pooling": "layer-attention", "over": "cls", "last_cls": False},  # CLS_all attention
-    "mean-attention": {"pooling": "layer-attention", "over": "mean", "last_cls": False},  # AVG_all attention
-    "attention": {"pooling": "layer-attention", "last_cls": False},  # CLS_all + AVG_all attention
-    "layer-attention": {"pooling": "layer-attention"},  # CLS_all + AVG_all attention, CLS_last
-}
-"""Settings for each row of the paper's Table 2."""
 
 
 LARGE_WIDTH = 1024
