@@ -41,7 +41,7 @@ from truncate_kit.export.runtime import OnnxEncoder, token_batches
 from truncate_kit.models.encoder import Encoder, padded
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
-from truncate_kit.report.measuring import view_export_report
+from truncate_kit.report.distillation import view_export_report
 from truncate_kit.training.loop import linear, onednn_pays
 
 HERE = Path(__file__).parent

@@ -1,4 +1,4 @@
-"""Show benches, exported graphs, evaluation suites and encoded files."""
+"""Show benches, evaluation suites and encoded files."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from truncate_kit.core.errors import counted
 from truncate_kit.core.hardware import PRECISIONS
-from truncate_kit.core.vectors import FEWEST_COMPARED
-from truncate_kit.export.record import ExportReport
 from truncate_kit.report.view import (
     BLUE,
     GREY,
@@ -218,47 +216,6 @@ def _plot(report: BenchReport) -> Plot | None:
         y_range=(min(scores) - margin, max(scores) + margin),
         file="bench",
     )
-
-
-def view_export_report(report: ExportReport) -> View:
-    """Show an exported graph and how far its vectors differ from torch."""
-    precision, int8, stable = PRECISIONS[report.precision], report.quantization, report.invariance
-    rows = [(name, f"{value:.1e}", number(precision.vector_limit, "g")) for name, value in report.checks.items()]
-    agrees = f"Matches torch to {max(report.checks.values(), default=0.0):.1e} on {len(rows)} shapes"
-    if report.spearman is not None:
-        agrees += f"; Spearman {report.spearman[0]:.2f} → {report.spearman[1]:.2f} on {report.scored_on}"
-    for name, scores in (("Spearman", report.spearman), ("Pearson", report.pearson)):
-        if scores is not None:
-            before, after = scores
-            moved = f"{name} × 100 on {report.scored_on}: {before:.2f} to {after:.2f}"
-            rows.append((moved, f"{round(after - before, 4) + 0.0:+.4f}", number(precision.score_limit, "g")))
-    fused = f"fused: {counted(report.fused_attention, 'node')}, one per layer"
-    if not report.fused_attention:
-        fused = f"not fused: ONNX Runtime has no kernel for {report.family}"
-    unit = " and length 1" if report.normalized else ""
-    sentences = [
-        f"{report.file}: {report.precision} for {report.target}, {report.file_bytes / 1e6:.1f} MB, opset "
-        f"{report.opset}; vectors of {report.width} numbers{unit}.",
-        f"{agrees}.",
-        f"Attention is {fused}." if report.layers else "A model cut at its embeddings has no attention.",
-        report.largest_half and f"The largest value is {report.largest_half:,.0f}; float16 ends at 65,504.",
-    ]
-    if int8 is not None:
-        lost = "an undefined score" if int8["drop_all_int8"] is None else f"{int8['drop_all_int8']:.2f} points"
-        sentences += [
-            f"Loss with all layers in int8: {lost} on {int8['searched_on']}; of the exported graph: {int8['drop']:.2f} "
-            f"of {int8['budget']:g} allowed. Layers kept in float: {', '.join(int8['in_float']) or 'none'}.",
-            int8["weight_bits"] != 8 and "Weights have 7 bits, because this processor lacks VNNI.",
-            int8["num_pairs"] < FEWEST_COMPARED
-            and f"{counted(int8['num_pairs'], 'pair')}: too few to estimate the loss by int8.",
-        ]
-    batched = stable and (
-        f"Lowest cosine to the vector of a text run alone: {stable['batch_cosine']:.4f} in a batch, "
-        f"{stable['padding_cosine']:.4f} padded; Spearman {stable['spearman_alone']:.2f} alone, in batches "
-        f"{stable['spearman_batched']:.2f} ({counted(int(stable['num_pairs']), 'pair')} of {report.invariant_on})."
-    )
-    table = Table("Graph against torch: largest difference", ("check", "difference", "allowed"), rows, detail=True)
-    return View("graph", f"The graph {report.file}", [table], sentences, details=[batched])
 
 
 def view_encoded_file(result: EncodedFile) -> View:

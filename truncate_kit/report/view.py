@@ -194,8 +194,8 @@ class View:
 
 _MODULES = {
     "training": "LayerProfile SweepResult ContrastiveResult LayerWeights FrozenReport CombinationReport CutResult",
-    "distillation": "DistillResult",
-    "measuring": "BenchReport ExportReport EncodedFile SuiteReport",
+    "distillation": "DistillResult ExportReport",
+    "measuring": "BenchReport EncodedFile SuiteReport",
     "study": "StudyResult",
     "view": "Contents Diagnosis PageReport",
 }
