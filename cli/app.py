@@ -77,7 +77,8 @@ class PanelCommand(TyperCommand):
                 step = f"compress MODEL{option}"
             for name in ("model", "lean"):
                 step = step.replace(f" {name.upper()}", f" {shlex.quote(ctx.params.get(name) or name.upper())}")
-            console.note(f"Next: truncate-kit {step}")
+            hint = "   (with --verbose: all rows, columns and tables)" if console.RUN.shortened else ""
+            console.note(f"Next: truncate-kit {step}{hint}")
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write the parameters to the help."""

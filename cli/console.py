@@ -24,7 +24,7 @@ EXIT_PROBLEM, EXIT_DEFECT, EXIT_INTERRUPTED = 1, 70, 130
 GAP = 3  # spaces between columns
 PROSE_WIDTH = 24  # characters; longer cells may wrap
 MOST_ROWS = 16  # shown of a table by layer without --verbose
-RUN = SimpleNamespace(command=None, quiet=False, verbose=False, as_json=False, hint_shown=False)
+RUN = SimpleNamespace(command=None, quiet=False, verbose=False, as_json=False, shortened=False)
 OTHER_NAMES = {
     "count": "workers",
     "cpus": "threads",
@@ -52,7 +52,7 @@ _NAMED = re.compile(r"`(\w+)(?:=([^`]+)|\(([^`]*)\))?`")
 
 def begin(command: Any, *, quiet: bool = False, verbose: bool = False, as_json: bool = False) -> None:
     """Store the running command and its output options in `RUN`."""
-    vars(RUN).update(command=command, quiet=quiet or as_json, verbose=verbose, as_json=as_json, hint_shown=False)
+    vars(RUN).update(command=command, quiet=quiet or as_json, verbose=verbose, as_json=as_json, shortened=False)
 
 
 def in_options(text: str) -> str:
@@ -137,7 +137,7 @@ def show(result: "Result", *saved: Path | str, figures: Path | None = None) -> l
 def table(cells: "Table") -> None:
     """Print a table, shortened without `--verbose`."""
     if cells.detail and not RUN.verbose:
-        _hint_at_verbose()
+        RUN.shortened = True
         return
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
@@ -171,14 +171,7 @@ def table(cells: "Table") -> None:
             drawn.add_row(*(Text(columns[place][number]) for place in part), style=style)
         # A title of the table would wrap at the table's width.
         Console(width=max(console.width, narrow)).print(*title, drawn)
-    if (len(parts) > 1 or step > 1) and not RUN.verbose:
-        _hint_at_verbose()
-
-
-def _hint_at_verbose() -> None:
-    if not RUN.hint_shown:
-        note("For all rows, columns and tables, add --verbose or see the page of truncate-kit report.")
-        RUN.hint_shown = True
+    RUN.shortened |= (len(parts) > 1 or step > 1) and not RUN.verbose
 
 
 def _side_by_side(widths: Sequence[int], available: int) -> list[list[int]]:

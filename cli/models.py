@@ -125,7 +125,7 @@ def _export(
     kept: int | tuple[int, ...] | None = None,
     vocabulary_from: Path | None = None,
 ) -> "tuple[ExportReport, Path, PairSplits]":
-    """Export into the model's folder if it is in the workspace, else into a copy of the model."""
+    """Export into the model's folder in the workspace, else into a copy."""
     from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.data.tables import read_texts
     from truncate_kit.export.exporting import export_onnx

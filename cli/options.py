@@ -121,7 +121,7 @@ class Command:
 
 
 def command(*examples: str, result: str = "") -> Callable[[Callable[..., Any]], Command]:
-    """Turn a function into a command with `examples` in its help; `result` names the result class as `module:name`."""
+    """Turn a function into a command; `result` names the result class as `module:name`."""
     return lambda function: Command(function, examples, result)
 
 
@@ -247,7 +247,7 @@ class Hardware(Result):
 
 
 class Machine(Hardware):
-    """Engine, workers and devices; `threads` is per worker on a cluster, else in total."""
+    """Engine, workers and devices; on a cluster, `threads` is per worker."""
 
     engine: Literal["local", "ray"] = setting("local", "Run on this machine or on a Ray cluster.", MACHINE)
     workers: int | None = setting(
@@ -305,7 +305,7 @@ class Push(Result):
         check_hub_name(self.push_to)
 
     def upload(self, folder: Path) -> str | None:
-        """Upload the folder if `push_to` is set; return a sentence with its address."""
+        """Upload the folder if `push_to` is set; return its address."""
         if self.push_to is None:
             return None
         from truncate_kit.export.exporting import push_folder
@@ -320,7 +320,7 @@ def without_none(**values: Any) -> dict[str, Any]:
 
 
 def refuse(goes_with: str, **values: object) -> None:
-    """Raise `UsageError` if an option is set that works only with `goes_with`."""
+    """Raise `UsageError` if an option needs `goes_with`."""
     for name, value in values.items():
         if value is not None and value is not False:
             raise UsageError(f"`{name}` works only with {goes_with}.", hint=f"Leave out `{name}`.")
@@ -346,7 +346,7 @@ def use_threads(threads: int | None) -> None:
 
 @dataclasses.dataclass(kw_only=True)
 class Workspace(Places):
-    """Workspace that prints the model and data it chose on stderr."""
+    """Workspace that prints the model and data it chose."""
 
     folder: Path = setting(WORKSPACE, "Folder of models and results that commands share.", RESULTS, name="--workspace")
 
@@ -358,7 +358,7 @@ class Workspace(Places):
         return run_lock(self.folder)
 
     def write(self, report: Result, usual: Path) -> Path:
-        """Write a report, to a numbered file if `usual` measured more."""
+        """Write a report, numbered if `usual` measured more."""
         path = file_for(report, usual)
         report.write(path)
         path.with_suffix(".png").unlink(missing_ok=True)
@@ -368,7 +368,7 @@ class Workspace(Places):
     def starting_model(
         self, named: str | None, pooling: str | None, max_length: int | None, *, or_miniature: bool = False
     ) -> Source:
-        """Return the named model, else the last command's, else with `or_miniature` the default miniature."""
+        """Return the named model, else the last one, else with `or_miniature` the default miniature."""
         from truncate_kit.core.workspace import DEFAULT_MINIATURE
 
         last = self.remembered().model
@@ -411,7 +411,7 @@ class Workspace(Places):
     def load_text_encoder(
         self, source: Source, runtime: str | None, graph: str | None, hardware: Hardware, device: str | None = None
     ) -> "Encoder | OnnxEncoder":
-        """Load the model in torch or as a graph; print the graph's file and `device`."""
+        """Load the model in torch or as a graph; print the graph's file."""
         from truncate_kit.export.record import graph_sentence
         from truncate_kit.export.runtime import OnnxEncoder, load_text_encoder
 
@@ -422,7 +422,7 @@ class Workspace(Places):
         return encoder
 
     def load(self, source: Source, *, device: str | None = None, precision: str = "fp32") -> "Encoder":
-        """Load the model in torch; check that its device has the precision."""
+        """Load the model in torch; check the precision."""
         from truncate_kit.core.hardware import check_precision
         from truncate_kit.models.loading import load_encoder
 

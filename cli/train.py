@@ -116,7 +116,7 @@ def finetune(
         usual = TrainingSettings() if splits.shares is None else word_training()
         trained = replace(usual, objective=row.name, **training)
         full = workspace.load(source, device=here, precision=precision)
-        # Check layers before an adaptation, which may take days.
+        # Before an adaptation, which may take days.
         encoder = full if kept is None else kept_encoder(full, kept)
         layers_named(encoder if prior_layer is None else truncate(encoder, prior_layer), settings.layers)
         work: dict[str, Any] = {"settings": settings, "training": trained, "retrieval": searched}
@@ -125,7 +125,6 @@ def finetune(
         if teacher is not None:
             taught = workspace.load(Source(teacher, None, source.max_length), device=here)
             work |= {"teacher": taught, "teacher_weight": teacher_weight}
-        # Adaptation and prediction take long: lock out other commands.
         with workspace.held() if group.leads else nullcontext():
             note(workspace.replaced_by(source.name))
             check_shared(group, prior_texts is not None)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.commands import run_both
 from truncate_kit.report.view import Table
-from truncate_kit_cli.console import begin
+from truncate_kit_cli.console import RUN, begin
 from truncate_kit_cli.console import table as draw
 
 COLUMNS = ("layer", "parameters", "CKA without outliers", "Spearman")
@@ -41,12 +41,12 @@ def test_columns_that_do_not_fit_are_left_out_and_that_is_said(width, capsys, te
     terminal(width)
     columns, rows = [*COLUMNS, *map(str, range(9))], [(*row, *["123,456"] * 9) for row in ROWS]
     table("Layers", columns, rows)
-    out, err = capsys.readouterr()
+    out = capsys.readouterr().out
     title, *lines = re.sub("\x1b[^m]*m", "", out).splitlines()
     assert title.startswith("Layers")
     assert sum(set(line) == {"─"} for line in lines) == 1  # one table
     assert max(map(len, lines)) <= width
-    assert ("--verbose" in err) == (width < 160)
+    assert RUN.shortened == (width < 160)
 
 
 def test_a_long_table_is_thinned_but_keeps_its_ends_and_the_marked_row(capsys, terminal):
@@ -96,12 +96,10 @@ def test_a_long_text_is_broken_between_words(capsys, terminal):
     assert " ".join(first).replace("12.5", "").split() == ORIGIN.split()
 
 
-def test_a_hidden_table_is_told_of_once_and_shown_when_asked(capsys, terminal):
+def test_a_hidden_table_is_told_of_and_shown_when_asked(capsys, terminal):
     terminal(80)
-    for _ in range(2):
-        table("Details", COLUMNS, ROWS, detail=True)
-    out, err = capsys.readouterr()
-    assert (out, err.count("--verbose")) == ("", 1)
+    table("Details", COLUMNS, ROWS, detail=True)
+    assert (capsys.readouterr().out, RUN.shortened) == ("", True)
     terminal(80, verbose=True)
     table("Details", COLUMNS, ROWS, detail=True)
     assert "Details" in capsys.readouterr().out

@@ -128,7 +128,7 @@ def test_scale_is_inferred_from_all_splits_and_stated(tmp_path, scores, scale):
     splits, (low, high) = load_pairs(tmp_path), scale
     assert splits.dev.scale == splits.train.scale == scale
     assert splits.dev.scores01() == [pytest.approx((scores[1] - low) / (high - low))]
-    assert f"Scores run from {low} to {high} (inferred from 2 values)." in data_sentences(splits)
+    assert f"Scores run from {low} to {high} (inferred from 2 values)." in data_sentences(splits)[0]
 
 
 @pytest.mark.parametrize(("classes", "hidden"), [(False, -1.0), (True, -1), (False, "")])
@@ -192,7 +192,7 @@ def test_published_sets_keep_every_row(shared_data, name, sizes, scale, pairs, s
         assert "{:,} of the {:,} distinct test sentences".format(*sentences) in warning
     assert [len(split) for _, split in splits.items()] == sizes
     assert {split.scale for _, split in splits.items()} == {scale}
-    assert f"(inferred from {sum(sizes):,} values)" in data_sentences(splits)[1]
+    assert f"(inferred from {sum(sizes):,} values)" in data_sentences(splits)[0]
     with (shared_data / name / "test.csv").open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     score = "score" if "score" in rows[0] else "label"
@@ -215,7 +215,8 @@ def test_the_bundled_pairs_are_spread_evenly_and_none_occurs_twice():
     texts = [text for _, split in bundled.items() for pair in split for text in (pair.first, pair.second)]
     assert len(texts) == len(set(texts)) == 2 * 3500
     assert bundled.overlap.test_sentences_in_train == 0
-    assert data_sentences(bundled)[1:] == ["Scores run from 0 to 5 (known for this set)."]
+    (shown,) = data_sentences(bundled)
+    assert shown.endswith("pairs). Scores run from 0 to 5 (known for this set).")
     for _, split in bundled.items():
         bands = [min(int(2 * score), 9) for score in split.scores()]
         assert {bands.count(band) for band in range(10)} == {len(split) // 10}

@@ -51,21 +51,23 @@ def view_bench_report(report: BenchReport) -> View:
         f"{_runs(report, row)} ({row.absent.rstrip('.')})" for row in report.contestants if row.absent is not None
     ]
     part = report.num_texts < report.distinct_texts
+    gained = gained_table(report)
+    scores = [report.quality and quality_sentence(report, report.quality), report.bundled and BUNDLED_SAY_LITTLE]
     sentences = [
-        report.quality and quality_sentence(report, report.quality),
-        report.bundled and BUNDLED_SAY_LITTLE,
+        *(scores if gained is None or report.too_few else ()),
         _COMPARED.get(report.comparison or ""),
         absent and f"Not measured: {'; '.join(absent)}.",
         *report.notes,
         *rough_speeds(report.others_busy),
     ]
     details = [
+        *(() if gained is None or report.too_few else scores),
         f"Measured on {where}, {report.threads} of {report.cores} cores, bf16 instructions: "
         f"{report.bf16_instructions or 'none'}; {versions}; in {report.seconds:.0f} s.",
         *(f"The graph of the {role} model was exported to {graph}." for role, graph in report.exported.items()),
         part and f"Real set: {report.num_texts:,} of {report.distinct_texts:,} distinct texts, evenly spread.",
     ]
-    tables = [gained_table(report), _overview(report), _timings(report)]
+    tables = [gained, _overview(report), _timings(report)]
     return View("speed", "Speed against quality", tables, sentences, details=details, plots=[_plot(report)])
 
 
@@ -75,7 +77,7 @@ def quality_sentence(report: BenchReport, quality: dict[str, float]) -> str:
 
     alone = len(report.models) == 1
     lean, full = (BACKENDS[name].title for name in report.quality_of) if alone else ("lean", "full")
-    scores = f"{report.metric} {lean} {quality['lean']:.2f}, {full} {quality['full']:.2f}: "
+    scores = f"{report.metric} {full} {quality['full']:.2f}, {lean} {quality['lean']:.2f}: "
     scores += f"{quality['difference']:+.2f} points"
     if report.too_few:
         return f"{scores}; {report.too_few}."
@@ -123,8 +125,10 @@ def _overview(report: BenchReport) -> Table:
         "tokens/s": timed("real set", "tokens_per_second", ",.0f"),
         "start s": "prepare_seconds:.1f",
     }
-    models = "; ".join(f"{row.title}, {row.parameters:,} parameters" for row in report.models)
-    return Table.of(models + on, report.measured(), columns)
+    models = "; ".join(f"{row.title}, {row.parameters:,} parameters" for row in reversed(report.models))
+    backends = list(dict.fromkeys(row.backend for row in report.measured()))
+    rows = sorted(report.measured(), key=lambda row: (backends.index(row.backend), row.role == "lean"))
+    return Table.of(models + on, rows, columns)
 
 
 def _timings(report: BenchReport) -> Table:

@@ -302,7 +302,7 @@ def data_sentences(splits: "PairSplits") -> list[str]:
         source = {"given": "as given", "inferred": inferred, "known": "known for this set"}[pairs.scale_source]
         code = _CODES.get(frozenset(pair.target for split in sets for pair in split), "")
         read = [f"Scores run from {low:g} to {high:g} ({source}).", *([code] if code else [])]
-    return [f"Data: {splits.name} ({sizes} pairs).", *read, *splits.notes, *([warning] if warning else [])]
+    return [f"Data: {splits.name} ({sizes} pairs). {' '.join(read)}", *splits.notes, *([warning] if warning else [])]
 
 
 def overlap_warning(overlap: "Overlap") -> str | None:
