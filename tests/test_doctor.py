@@ -48,7 +48,6 @@ def verdicts(monkeypatch):
     ("machine", "asked", "found"),
     [
         ({}, GPU, {}),
-        ({}, FP16 | {"device": "cuda"}, {}),
         ({}, {"device": "cuda", "precision": "int8"}, {"graph in int8": "problem"}),
         ({"versions": {"ray": "2.1"}}, {"extras": ("ray",)}, {"ray": "problem"}),
         ({"versions": {"onnxruntime": "1.30.0"}}, GPU, {"ONNX Runtime": "warning"}),
