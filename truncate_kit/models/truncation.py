@@ -201,6 +201,7 @@ def keep_words(encoder: Encoder, texts: Sequence[str]) -> Encoder:
     Texts made of kept pieces keep their vectors, bitwise on the CPU in float32. Other texts are split into kept pieces.
     Raises `ModelError` if the tokenizer cannot be reduced.
     """
+    texts = listed_texts(texts)
     rows = piece_ids(encoder, texts)
     pieces = kept_pieces(encoder, set().union(*rows))
     kept = keep_pieces(encoder, pieces)
