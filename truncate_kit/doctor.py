@@ -113,11 +113,7 @@ class Diagnosis(Result):
 
 
 def diagnose(
-    *,
-    device: str | None = None,
-    extras: tuple[str, ...] = (),
-    precision: str | None = None,
-    runtime: str | None = None,
+    *, device: str | None = None, extras: tuple[str, ...] = (), precision: str | None = None, runtime: str | None = None
 ) -> Diagnosis:
     """Check what this machine can run, in some seconds."""
     asked = Diagnosis(device=device, extras=extras, precision=precision, runtime=runtime)

@@ -81,13 +81,11 @@ class Result:
 
     def to_frame(self) -> "DataFrame":
         """Return the main table as a pandas data frame."""
-        frame: DataFrame = drawn("frame", self)
-        return frame
+        return drawn("frame", self)
 
     def plot(self) -> "Figure":
         """Draw the main figure. Raises `UsageError` if there is none."""
-        figure: Figure = drawn("plot", self)
-        return figure
+        return drawn("plot", self)
 
     def card(self, *parts: Any) -> str:
         """Write the model card; see `truncate_kit.report.card`."""

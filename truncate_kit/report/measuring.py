@@ -9,19 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from truncate_kit.core.errors import counted
 from truncate_kit.core.hardware import PRECISIONS
-from truncate_kit.report.view import (
-    BLUE,
-    GREY,
-    INK,
-    VERMILION,
-    Column,
-    Plot,
-    Series,
-    Table,
-    View,
-    number,
-    rough_speeds,
-)
+from truncate_kit.report.view import BLUE, GREY, INK, VERMILION, Column, Plot, Series, Table, View, number, rough_speeds
 
 if TYPE_CHECKING:
     from truncate_kit.bench.result import BenchedModel, BenchReport

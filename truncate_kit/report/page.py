@@ -39,11 +39,7 @@ from truncate_kit.methods.tmft.settings import SweepResult
 from truncate_kit.report import chart
 from truncate_kit.report.card import SAMPLE_TEXTS, onnxruntime_lines, sentence_transformers_lines
 from truncate_kit.report.distillation import choice
-from truncate_kit.report.measuring import (
-    BUNDLED_SAY_LITTLE,
-    gained_table,
-    quality_sentence,
-)
+from truncate_kit.report.measuring import BUNDLED_SAY_LITTLE, gained_table, quality_sentence
 from truncate_kit.report.view import Table, View, view_of
 from truncate_kit.training.cutting import CutResult
 

@@ -9,14 +9,7 @@ from typing import Any
 
 from truncate_kit.core.errors import counted
 from truncate_kit.core.files import write_text
-from truncate_kit.methods.study.result import (
-    CKARow,
-    Curve,
-    StudyResult,
-    StudyRow,
-    figure_name,
-    pareto_front,
-)
+from truncate_kit.methods.study.result import CKARow, Curve, StudyResult, StudyRow, figure_name, pareto_front
 from truncate_kit.report.training import layer_series
 from truncate_kit.report.view import (
     BLUE,

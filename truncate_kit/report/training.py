@@ -475,7 +475,7 @@ def view_combination_report(report: CombinationReport) -> View:
     up_to = f", up to {report.up_to} layers each" if report.up_to <= report.depth else ""
     notes = [
         f"{report.num_subsets:,} combinations of {report.depth + 1} layers ({search}{up_to}), chosen on "
-        f"{first.num_dev} pairs, {counted(len(report.splits), 'random split')}.",
+        f"{first.num_dev} pairs, {counted(len(report.splits), 'random split')}."
     ]
     plots = _combination_plots(report)
     return View("combined", "Several layers together", tables, [chosen], notes=notes, plots=plots)

@@ -28,16 +28,7 @@ from truncate_kit.models.encoder import (
     prompted_ids,
     side_prompt,
 )
-from truncate_kit.training.loop import (
-    ALONE,
-    Evaluator,
-    Examples,
-    FasterOnCPU,
-    Group,
-    Ids,
-    Scores,
-    faster_on_cpu,
-)
+from truncate_kit.training.loop import ALONE, Evaluator, Examples, FasterOnCPU, Group, Ids, Scores, faster_on_cpu
 from truncate_kit.training.settings import find_objective
 
 if TYPE_CHECKING:

@@ -14,13 +14,7 @@ from truncate_kit.core.errors import DataError, counted
 from truncate_kit.core.results import SEARCH_METRICS
 from truncate_kit.core.vectors import DRAWS, draw_counts
 from truncate_kit.data.pairs import PairSet, PairSplits, TextPair
-from truncate_kit.data.retrieval import (
-    FEWEST_QUERIES,
-    RetrievalSet,
-    find_qrels,
-    read_retrieval,
-    with_queries,
-)
+from truncate_kit.data.retrieval import FEWEST_QUERIES, RetrievalSet, find_qrels, read_retrieval, with_queries
 from truncate_kit.evaluation.graded import measure_of
 from truncate_kit.evaluation.retrieval import estimated, score_queries, search
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Encoder, prompted_ids, side_prompt

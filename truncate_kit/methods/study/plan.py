@@ -13,13 +13,7 @@ from truncate_kit.core.workspace import blocks_in_words
 from truncate_kit.data.pairs import BUNDLED, holds_words
 from truncate_kit.data.tables import PAIR_FORMATS, TEXT_FORMAT, format_of, is_retrieval_folder, opened_text
 from truncate_kit.methods.study.result import figure_name
-from truncate_kit.training.settings import (
-    SEARCH,
-    WORD_BATCH_SIZE,
-    WORD_EPOCHS,
-    AdaptationSettings,
-    TrainingSettings,
-)
+from truncate_kit.training.settings import SEARCH, WORD_BATCH_SIZE, WORD_EPOCHS, AdaptationSettings, TrainingSettings
 
 _PATHS = ("words", "texts", "retrieval")
 _PLACES = ("model", "data", *_PATHS)
