@@ -87,6 +87,10 @@ def test_bad_rows_are_left_out_counted_and_shown_if_asked(tmp_path):
     assert splits.train.pairs == PAIRS
     assert [note.partition(", such as: ")[0] for note in splits.notes] == ["3 of 6 rows are left out"]
     assert all(f"line {line}: the " in splits.notes[0] for line in (5, 6, 7))
+    columns = pandas.read_csv(
+        path, keep_default_na=False, na_values={"score": ["n/a", ""], "sentence1": [" "]}
+    ).to_dict("list")
+    assert read_pairs(columns, skip_bad_rows=True).pairs == PAIRS
 
 
 def test_columns_are_found_by_name(tmp_path):

@@ -1,11 +1,13 @@
 """Read tables in memory."""
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 from truncate_kit.core.errors import DataError, first_line
-from truncate_kit.data.tables import Table, table_from_arrow, table_of_objects
+from truncate_kit.data.tables import Table, table_from_arrow
 
 _ROWS = (
     "Give a data frame, a `datasets.Dataset`, a dict of columns, or a list of (first, second, score) tuples or dicts."
@@ -40,11 +42,15 @@ def table_from(data: Any, name: str) -> Table:
 def _table_of_columns(data: Mapping[Any, Any], name: str) -> Table:
     if any(isinstance(cells, str) or not isinstance(cells, Iterable) for cells in data.values()):
         raise DataError(f"{name}: a column is no list.", hint=_ROWS)
-    columns = {str(column): list(cells) for column, cells in data.items()}
+    columns = {str(column): [None if _is_missing(cell) else cell for cell in cells] for column, cells in data.items()}
     lengths = {*map(len, columns.values())}
-    if len(lengths) != 1:
+    if len(lengths) > 1:
         raise DataError(f"{name} has columns of different lengths.", hint="Give as many cells in each column.")
-    return Table(name, columns, range(1, lengths.pop() + 1), "row")
+    return Table(name, columns, range(1, max(lengths, default=0) + 1), "row")
+
+
+def _is_missing(cell: Any) -> bool:
+    return (isinstance(cell, float) and math.isnan(cell)) or type(cell).__name__ in ("NAType", "NaTType")
 
 
 def _table_of_rows(data: list[Any], name: str) -> Table:
@@ -52,7 +58,8 @@ def _table_of_rows(data: list[Any], name: str) -> Table:
         dataclasses.astuple(row) if dataclasses.is_dataclass(row) and not isinstance(row, type) else row for row in data
     ]
     if all(isinstance(row, Mapping) for row in rows):
-        return table_of_objects(name, list(enumerate(rows, start=1)), "row")
+        names = dict.fromkeys(chain.from_iterable(rows))
+        return _table_of_columns({column: [row.get(column) for row in rows] for column in names}, name)
     if (
         not all(isinstance(row, tuple | list) for row in rows)
         or {*map(len, rows)} - {2, 3}

@@ -393,7 +393,7 @@ def _lines(path: Path, size: int | None) -> Iterator[Table]:
         if kind in _JSON:
             place, objects = _json_rows(path, stream)
             while chunk := list(islice(objects, size)):
-                yield table_of_objects(str(path), chunk, place)
+                yield _table_of_objects(str(path), chunk, place)
             return
         separator, lines = _separated(stream) if kind == ".csv" else ("\t", stream)
         rows = _rows(path, separator, lines, quoted=quoted)
@@ -412,8 +412,7 @@ def _lines(path: Path, size: int | None) -> Iterator[Table]:
             yield Table(str(path), columns, places, decimal_comma=separator != ",")
 
 
-def table_of_objects(source: str, rows: Sequence[tuple[int, dict[str, Any]]], place: str) -> Table:
-    """Convert numbered rows."""
+def _table_of_objects(source: str, rows: Sequence[tuple[int, dict[str, Any]]], place: str) -> Table:
     names = dict.fromkeys(chain.from_iterable(row for _, row in rows))
     columns = Columns(names, lambda name: [row.get(name) for _, row in rows])
     return Table(source, columns, [number for number, _ in rows], place)
