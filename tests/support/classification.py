@@ -30,4 +30,4 @@ def fit_and_score(values: NDArray[np.floating], labels: Places, train: Places, t
 
 def plain_divisions(labels: Places, splits: int) -> Iterator[tuple[Places, Places]]:
     """Rows to train and to test on, drawn anew for each split."""
-    return StratifiedShuffleSplit(splits, test_size=0.15, random_state=0).split(labels, labels)
+    return StratifiedShuffleSplit(splits, test_size=0.15, random_state=0).split(labels, labels)  # type: ignore[no-any-return]  # untyped

@@ -326,7 +326,8 @@ def _drawn_pairs(pairs: "list[TextPair]", settings: AnalysisSettings) -> "list[T
 
 
 def _order(count: int, seed: int) -> list[int]:
-    return torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
+    order: list[int] = torch.randperm(count, generator=torch.Generator().manual_seed(seed)).tolist()
+    return order
 
 
 def _spearman(

@@ -163,10 +163,11 @@ class RayCluster(Engine):
         shared = (*self._parcel, "cuda" if self._gpus else "cpu", self._cpus, messages)
 
         def submit(task: Task) -> Future[Any]:
-            return remote.remote(task, *shared).future()
+            future: Future[Any] = remote.remote(task, *shared).future()
+            return future
 
         def received() -> Iterable[Any]:
-            return messages.get_nowait_batch(messages.qsize())
+            return messages.get_nowait_batch(messages.qsize())  # type: ignore[no-any-return]  # a list
 
         try:
             yield from _finished(tasks, running, submit, lambda: AHEAD * self._slots(ray), received, send)

@@ -81,11 +81,13 @@ class Result:
 
     def to_frame(self) -> "DataFrame":
         """Return the main table as a pandas data frame."""
-        return drawn("frame", self)
+        frame: DataFrame = drawn("frame", self)
+        return frame
 
     def plot(self) -> "Figure":
         """Draw the main figure. Raises `UsageError` if there is none."""
-        return drawn("plot", self)
+        figure: Figure = drawn("plot", self)
+        return figure
 
     def card(self, *parts: Any) -> str:
         """Write the model card; see `truncate_kit.report.card`."""

@@ -94,7 +94,8 @@ class VectorFormat(Result):
             return scaled.astype(np.int8)
         if self.precision == "float16" and values.size and np.abs(values).max() > np.finfo(np.float16).max:
             raise ModelError("The model's vectors do not fit float16.", hint="Normalize them, or use float32.")
-        return values.astype(self.dtype)
+        stored: NDArray[Any] = values.astype(self.dtype)
+        return stored
 
     def numbers(self, stored: "NDArray[Any]", width: int) -> "Tensor":
         """Convert stored vectors to float32 (n, kept); bits become ±1."""
@@ -142,7 +143,8 @@ def similarities(encoder: object, first: "Tensor", second: "Tensor") -> "Tensor"
     import torch
 
     own = getattr(encoder, "similarities", None)
-    return own(first, second) if callable(own) else torch.cosine_similarity(*paired_rows(first, second))
+    values: Tensor = own(first, second) if callable(own) else torch.cosine_similarity(*paired_rows(first, second))
+    return values
 
 
 # Statistics

@@ -316,7 +316,8 @@ def read_pairs(
     sets, notes = _pair_sets(name, {"train": table}, columns, scale, skip=skip_bad_rows)
     for note in notes:
         _logger.warning("%s", note)
-    return sets["train"]
+    pairs: PairSet = sets["train"]
+    return pairs
 
 
 def listed_pairs(source: PairSource) -> Sequence[TextPair]:
@@ -327,7 +328,8 @@ def listed_pairs(source: PairSource) -> Sequence[TextPair]:
 
 def pairs_of(table: Table, name: str) -> PairSet:
     """Return the scored pairs of a table."""
-    return _pair_sets(name, {"train": table})[0]["train"]
+    pairs: PairSet = _pair_sets(name, {"train": table})[0]["train"]
+    return pairs
 
 
 def short_name(path: Path) -> str:

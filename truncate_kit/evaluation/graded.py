@@ -62,7 +62,8 @@ def evaluate(encoder: TextEncoder, pairs: Sequence[TextPair]) -> Evaluation:
 def pair_similarities(vectors: Tensor, places: PairPlaces, encoder: object = None) -> list[float]:
     """Return each pair's similarity, by the encoder's own measure or cosine; vectors (n, d)."""
     first, second = (vectors[torch.tensor(side)].double() for side in places)
-    return similarities(encoder, first, second).tolist()
+    values: list[float] = similarities(encoder, first, second).tolist()
+    return values
 
 
 def correlate(cosines: Sequence[float], targets: Sequence[float]) -> Evaluation:

@@ -40,7 +40,8 @@ class MtebEncoder:
         """Encode all texts with the prompt of the task, as float32 (n, d)."""
         texts = [text for batch in inputs for text in batch["text"]]
         prompt = self.prompt(task_metadata.name, task_metadata.type, prompt_type and prompt_type.value)
-        return encode_prompted(self.encoder, prompt, texts, self.progress).numpy()
+        vectors: NDArray[Any] = encode_prompted(self.encoder, prompt, texts, self.progress).numpy()
+        return vectors
 
     def prompt(self, task: str, kind: str, side: str | None) -> str | None:
         """Return the prompt of a task, else of its kind, else of the side; None for the default prompt.

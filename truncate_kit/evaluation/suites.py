@@ -24,4 +24,5 @@ def run_suite(name: str, encoder: TextEncoder, data: str | None, options: Mappin
     place, names = SUITES[name]
     module, _, function = place.partition(":")
     own = {option: options[option] for option in names}
-    return getattr(import_module(f"{__package__}.{module}"), function)(encoder, data, **own, **run)
+    report: SuiteReport = getattr(import_module(f"{__package__}.{module}"), function)(encoder, data, **own, **run)
+    return report

@@ -240,7 +240,8 @@ def ridge_accuracies(
             offsets = shares - torch.einsum("sk,skc->sc", chunk @ means, slopes)
             scores = torch.tensordot(chunk, held, 1) @ slopes + offsets[:, None]
             right[start : start + _CHUNK] += (scores.argmax(dim=2).numpy() == labels[held_out]).sum(axis=1)
-    return (right / sum(len(held_out) for _, held_out in folds)).tolist()
+    shares_right: list[float] = (right / sum(len(held_out) for _, held_out in folds)).tolist()
+    return shares_right
 
 
 def run_transfer(

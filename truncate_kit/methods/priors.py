@@ -42,7 +42,8 @@ class MaskedHead(nn.Module):
 
     def forward(self, states: Tensor) -> Tensor:
         """Return logits (m, v) of states (m, d)."""
-        return self.model(inputs_embeds=states.unsqueeze(0)).logits[0]
+        logits: Tensor = self.model(inputs_embeds=states.unsqueeze(0)).logits[0]
+        return logits
 
 
 def load_masked_head(encoder: Encoder) -> MaskedHead:

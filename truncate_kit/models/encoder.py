@@ -573,7 +573,8 @@ class Encoder(SentenceEncoder, nn.Module):
 
     def from_states(self, states: Tensor, attention_mask: Tensor) -> Tensor:
         """Return sentence vectors (b, out) from `token_states` (b, t, d)."""
-        return self.tail(pool(states, attention_mask, self.pooling))
+        vectors: Tensor = self.tail(pool(states, attention_mask, self.pooling))
+        return vectors
 
     def save_pretrained(self, folder: str | Path) -> None:
         """Save as a sentence-transformers folder, replaced if it exists."""
@@ -661,4 +662,5 @@ def side_prompt(encoder: TextEncoder, names: Sequence[str]) -> str | None:
 
 def settings_of(encoder: TextEncoder) -> Mapping[str, Any]:
     """Return the sentence-transformers settings; empty without any."""
-    return getattr(getattr(encoder, "reader", None), "settings", {})
+    settings: Mapping[str, Any] = getattr(getattr(encoder, "reader", None), "settings", {})
+    return settings

@@ -93,7 +93,8 @@ class NearAttention(DisentangledSelfAttention):
         middle = torch.arange(reach, reach + 1, device=query_layer.device)
 
         def placed(project: nn.Module, rows: Tensor) -> Tensor:
-            return (project(rows) / (size * scale_factor) ** 0.5).view(-1, heads, size)
+            projected: Tensor = (project(rows) / (size * scale_factor) ** 0.5).view(-1, heads, size)
+            return projected
 
         def picked(states: Tensor, project: nn.Module, distances: Tensor) -> Tensor:
             if torch.compiler.is_exporting():  # the projection of all rows becomes a constant

@@ -279,7 +279,8 @@ def load_backbone(
     report["missing_keys"] -= headless
     _check_names(folder, backbone, report)
     check_finite(backbone, folder)
-    return backbone.eval()
+    loaded: PreTrainedModel = backbone.eval()
+    return loaded
 
 
 def _check_names(folder: Path, backbone: PreTrainedModel, report: dict[str, Any]) -> None:

@@ -178,7 +178,8 @@ class Dense(nn.Module):
 
     def forward(self, vectors: Tensor) -> Tensor:
         """Map vectors (b, in) to (b, out)."""
-        return self.activation(self.linear(vectors))
+        out: Tensor = self.activation(self.linear(vectors))
+        return out
 
 
 class Normalize(nn.Module):

@@ -247,7 +247,8 @@ def view_of(result: Any) -> View:
     kind = type(result).__name__
     for module in (module for module, kinds in _MODULES.items() if kind in kinds.split()):
         function = re.sub("(?<!^)(?=[A-Z])", "_", f"View{kind}").lower()
-        return getattr(import_module(f"{__package__}.{module}"), function)(result)
+        view: View = getattr(import_module(f"{__package__}.{module}"), function)(result)
+        return view
     table = Table("", ("what", "value"), [(name.replace("_", " "), _value(x)) for name, x in result.to_dict().items()])
     return View("fields", kind, [table])
 

@@ -47,7 +47,7 @@ def encoded(encoder: Encoder, ids: Sequence[Ids]) -> Tensor:
     if not ids:
         return torch.zeros((0, encoder.vector_width), device=encoder.device, requires_grad=True)
     if encoder.device.type == "cuda" or len(ids) <= ALIKE:
-        return encoder(**encoder.pad(ids)).float()
+        return encoder(**encoder.pad(ids)).float()  # type: ignore[no-any-return]  # torch's __call__
     # Batch texts of similar length.
     batches = length_batches([len(row) for row in ids], ALIKE)
     vectors = torch.cat([encoder(**encoder.pad([ids[place] for place in batch])) for batch in batches])
@@ -330,7 +330,8 @@ class ClassEvaluator(PairEvaluator):
         with torch.inference_mode():
             vectors = vectors.float().to(next(self._classifier.parameters()).device)
             logits = pair_logits(self._classifier, *(vectors[side] for side in self._places))
-        return logits.argmax(dim=-1).tolist()
+        predicted: list[float] = logits.argmax(dim=-1).tolist()
+        return predicted
 
     def score_outcomes(self, outcomes: list[float], targets: list[float]) -> Scores:
         """Return macro F1 × 100."""

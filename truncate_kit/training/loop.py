@@ -585,7 +585,8 @@ def _beats_mkl() -> bool:
 def linear(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Return states (…, in) · weightᵀ (out, in) + bias (out,) by oneDNN, in float32 on the CPU."""
     if torch.is_grad_enabled() and any(part is not None and part.requires_grad for part in (states, weight, bias)):
-        return _Linear.apply(states, weight, bias)  # type: ignore[no-untyped-call]  # of our class
+        result: Tensor = _Linear.apply(states, weight, bias)  # type: ignore[no-untyped-call]  # of our class
+        return result
     return _product(states, weight, bias)
 
 
@@ -601,7 +602,8 @@ def _suits(states: Tensor, weight: Tensor, bias: Tensor | None = None) -> bool:
 
 
 def _product(states: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
+    result: Tensor = torch.ops.mkldnn._linear_pointwise(states, weight, bias, "none", [], "")
+    return result
 
 
 class _Linear(torch.autograd.Function):

@@ -178,7 +178,8 @@ class Discriminator(nn.Module):
         block = self.backbone.get_submodule(self._first_block)
         hook = block.register_forward_pre_hook(place, with_kwargs=True)
         states = self.backbone(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
-        return self.replaced(states)
+        logits: Tensor = self.replaced(states)
+        return logits
 
 
 class DifferenceTexts(ContrastiveTexts):

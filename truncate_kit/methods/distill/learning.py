@@ -100,7 +100,8 @@ class TextStore:
     def ids(self, place: int) -> Ids:
         """Return one text's token ids."""
         start = int(self._ends[place - 1]) if place else 0
-        return self._tokens[start : int(self._ends[place])].tolist()
+        row: Ids = self._tokens[start : int(self._ends[place])].tolist()
+        return row
 
     def ids_at(self, places: NDArray[np.int64]) -> list[Ids]:
         """Return several texts' token ids."""

@@ -103,7 +103,8 @@ class BlockAutoencoders(nn.Module):
 
     def errors(self, states: Tensor) -> Tensor:
         """Return reconstruction errors (L, b, d) of standardised states; predicting the mean has error variance 1."""
-        return self(states) - self.networks.standardized(states)
+        errors: Tensor = self(states) - self.networks.standardized(states)
+        return errors
 
 
 class RawStates(Examples, Evaluator):
