@@ -58,15 +58,9 @@ def _table_of_rows(data: list[Any], name: str) -> Table:
         dataclasses.astuple(row) if dataclasses.is_dataclass(row) and not isinstance(row, type) else row for row in data
     ]
     if all(isinstance(row, Mapping) for row in rows):
-        names = dict.fromkeys(chain.from_iterable(rows))
-        return _table_of_columns({column: [row.get(column) for row in rows] for column in names}, name)
-    if (
-        not all(isinstance(row, tuple | list) for row in rows)
-        or {*map(len, rows)} - {2, 3}
-        or len({*map(len, rows)}) > 1
-    ):
+        keys = dict.fromkeys(chain.from_iterable(rows))
+        return _table_of_columns({key: [row.get(key) for row in rows] for key in keys}, name)
+    if {len(row) if isinstance(row, tuple | list) else 0 for row in rows} not in ({2}, {3}):
         raise DataError(f"{name} holds other rows than tuples of two texts and a target.", hint=_ROWS)
-    # The name of scores and of classes.
-    return _table_of_columns(
-        dict(zip(("sentence1", "sentence2", "label"), zip(*rows, strict=True), strict=False)), name
-    )
+    names = ("sentence1", "sentence2", "label")  # label: of scores and of classes
+    return _table_of_columns(dict(zip(names, zip(*rows, strict=True), strict=False)), name)
