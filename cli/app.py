@@ -63,6 +63,15 @@ _HYPHEN = "\u2011"  # not broken across lines, as in depth-bonus
 class PanelCommand(TyperCommand):
     """A command; its help lists the options by panel."""
 
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Parse the words of the command line."""
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            if isinstance(text := getattr(error, "message", None), str):  # pydantic's words
+                error.message = text.removeprefix("Value error, ")  # type: ignore[attr-defined]
+            raise
+
     def invoke(self, ctx: Any) -> Any:
         """Store the command for messages; run it."""
         console.begin(self, **{name: ctx.params.get(name, False) for name in ("quiet", "verbose", "as_json")})

@@ -15,7 +15,7 @@ import typer
 import truncate_kit
 from truncate_kit.core import results
 from truncate_kit.core.errors import DataError, TruncateKitError, UsageError
-from truncate_kit.core.files import check_writable, run_lock
+from truncate_kit.core.files import check_there, check_writable, run_lock
 from truncate_kit.core.hardware import GraphPrecision, check_device, check_threads
 from truncate_kit.core.progress import Engine
 from truncate_kit.core.results import (
@@ -115,6 +115,12 @@ class Command:
             own = {field.name: _value(field, values.pop(field.name)) for field in _options_of(kind)}
             own = without_none(**own)
             values[name] = own if str(self.parameters[name].annotation).startswith("Annotated") else kind(**own)
+        for name in typed.keys() & values.keys():
+            info = getattr(typed[name].annotation, "__metadata__", (typed[name].default,))[-1]
+            paths = values[name] if isinstance(values[name], list) else [values[name]]
+            for path in paths if getattr(info, "rich_help_panel", None) not in (None, RESULTS) else ():
+                if isinstance(path, Path):  # to read
+                    check_there(path)
         for value in values.values():
             use_threads(value.threads if isinstance(value, Hardware) else None)  # imports torch
         return self.function(**values)

@@ -76,7 +76,7 @@ sys.modules |= dict.fromkeys(["torch", "transformers", "datasets", "scipy", "skl
 for module in {["truncate_kit", *modules]}:
     importlib.import_module(module)
 from truncate_kit_cli.app import COMMANDS, main
-refused = ["distill mini-bert --texts x --speedup 20", "distill mini-bert --texts x --blocks 9",
+refused = ["distill mini-bert --texts x --speedup 20", "distill mini-bert --texts gone.txt",
            "finetune --workspace {FILES["cli.app"]}/x", "analyze --device toaster", "bench --threads 0",
            "export --precision fp8", "evaluate --graph fp8", "finetune --strategy gided"]
 shown = ["--version", *(f"{{name}} --help" for name in COMMANDS)]

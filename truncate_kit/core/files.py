@@ -47,6 +47,12 @@ def is_there(path: str | Path) -> bool:
     return os.path.exists(path)  # noqa: PTH110  # Path.exists raises for such names
 
 
+def check_there(path: str | Path) -> None:
+    """Raise `DataError` for a missing path."""
+    if not is_there(path):
+        raise DataError(f"{path} does not exist.", hint="Check the path; relative paths start in the current folder.")
+
+
 def name_without_folders(name: str) -> str:
     """Return the last part of a local path, to keep its folders private."""
     path = local_path(name)

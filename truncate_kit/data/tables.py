@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from truncate_kit.core.errors import DataError, first_line
-from truncate_kit.core.files import is_there
+from truncate_kit.core.files import check_there
 
 _JSON = (".jsonl", ".ndjson", ".json")
 PAIR_FORMATS = (".csv", ".tsv", *_JSON, ".parquet")
@@ -84,8 +84,7 @@ def data_files(folder: Path, levels: int = 1) -> list[Path]:
 
 
 def _check_file(path: Path) -> None:
-    if not is_there(path):
-        raise DataError(f"{path} does not exist.", hint="Check the path; relative paths start in the current folder.")
+    check_there(path)
     if not path.is_file():
         raise DataError(f"{path} is a folder, a pipe or a device, not a file.", hint="Name a file.")
     with suppress(OSError), path.open("rb") as stream:

@@ -5,8 +5,13 @@ from collections.abc import Sequence
 
 import torch
 
+from truncate_kit.core.errors import lasting
+from truncate_kit.core.progress import Progress, announce
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.training.loop import Ids
+from truncate_kit.training.settings import LEARNING
+
+TIMED_TEXTS = 128
 
 
 def operations(encoder: Encoder, blocks: int, length: float) -> float:
@@ -30,3 +35,10 @@ def seconds_per_block(encoder: Encoder, ids: Sequence[Ids]) -> float:
     begin = time.perf_counter()
     encoder.encode_ids(ids)
     return (time.perf_counter() - begin) / len(ids) / encoder.depth
+
+
+def announce_training(progress: Progress, encoder: Encoder, texts: Sequence[str], blocks: float) -> None:
+    """Announce how long all trials take at most, on texts like these; blocks: trained runs of a block for a text."""
+    if hasattr(progress, "say"):
+        seconds = LEARNING * blocks * seconds_per_block(encoder, encoder.token_ids(texts[:TIMED_TEXTS]))
+        announce(progress, f"In all at most about {lasting(seconds)} of training, less what is stored.")

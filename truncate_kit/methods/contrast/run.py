@@ -34,6 +34,7 @@ from truncate_kit.models.layer_pooling import LayerAttentionPooling, LayerPoolin
 from truncate_kit.models.pipeline import Dense, Normalize, save_encoder
 from truncate_kit.models.store import RunStore, encoder_digest, origin_of, output_folder, run_key
 from truncate_kit.models.truncation import truncate
+from truncate_kit.training.costs import announce_training
 from truncate_kit.training.examples import ContrastiveTexts, PairEvaluator, builder, encoded
 from truncate_kit.training.loop import ALONE, Group, Ids, Scores, TrainingRun, isolated
 from truncate_kit.training.settings import OBJECTIVES, Trial, run_trials, trial_name, trial_scores
@@ -300,6 +301,9 @@ def finetune_contrastive(
         if group.leads:
             held.enter_context(output_folder(out, encoder, "lean"))
             held.enter_context(store.open())
+        if group.leads:
+            blocks = run.depth * run.training.epochs * len(run.settings.seeds) * sum(map(len, run.columns))
+            announce_training(reporter(progress), encoder, run.columns[0], blocks)
         trials = run_trials((f"Seed {seed}", partial(trial, seed)) for seed in run.settings.seeds)
         best = max(trials, key=lambda one: (one.dev, -one.seed))
         if not group.agree(store.has_weights(best.name)):  # only another seed's weights are stored

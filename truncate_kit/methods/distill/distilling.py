@@ -62,7 +62,7 @@ from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import Normalize, save_encoder
 from truncate_kit.models.store import RunStore, origin_of, output_folder, run_key
 from truncate_kit.models.truncation import keep, keep_pieces, keep_words, kept_pieces
-from truncate_kit.training.costs import operations, seconds_per_block
+from truncate_kit.training.costs import TIMED_TEXTS, operations, seconds_per_block
 from truncate_kit.training.loop import ALONE, Group, Ids, isolated
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 LOST = 1.0  # points; if training lowers the score by more, the untrained blocks are saved
 AGREEMENT_PER_POINT = 5.0
 """On STS, lean models lost at least five points of agreement per score point; not in search (benchmarks/lean)."""
-ROUNDS, MOST_ROUNDS, TIMED_TEXTS = 5, 25, 128  # small models' times are noisy
+ROUNDS, MOST_ROUNDS = 5, 25  # small models' times are noisy
 PRECISIONS = precisions_for("cpu")
 SHARES = (1, 2, 4)  # divisors of a vector's width
 Speed = tuple[float, tuple[float, float]]  # texts per second; 95 % interval relative to the reference

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from truncate_kit.core.errors import capitalized, lasting
+from truncate_kit.core.errors import capitalized
 from truncate_kit.core.files import local_path
-from truncate_kit.core.progress import Engine, WatchOption, announce, watcher_of
+from truncate_kit.core.progress import Engine, WatchOption, watcher_of
 from truncate_kit.core.vectors import FEWEST_COMPARED, FEWEST_COMPARED_QUERIES, LEVEL, RESAMPLES
 from truncate_kit.core.workspace import RESULT_FILES, place_in_words
 from truncate_kit.data.pairs import PairSplits, num_distinct, splits_for
@@ -35,9 +35,9 @@ from truncate_kit.methods.tmft.trials import (
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.store import origin_of, output_folder
-from truncate_kit.training.costs import seconds_per_block
+from truncate_kit.training.costs import announce_training
 from truncate_kit.training.loop import isolated
-from truncate_kit.training.settings import LEARNING, TrainingSettings, Trial, trial_name
+from truncate_kit.training.settings import TrainingSettings, Trial, trial_name
 
 if TYPE_CHECKING:
     from truncate_kit.analysis.result import DropPrediction
@@ -49,7 +49,6 @@ EQUAL = 1e-6  # points; least standard error of a difference
 HALVING = 3  # each round keeps a third of the layers for three times the epochs
 FORWARD_SHARE = 3  # a forward pass without gradients costs 1/3 of a training step
 RACE_SHARE = 0.1  # largest cost of ranking and racing, relative to an exhaustive search
-TIMED_TEXTS = 128
 CONFIDENT = 0.5  # probability from which a predicted drop bounds the pick
 
 
@@ -323,20 +322,15 @@ class _Sweep:
         return result
 
     def _announce_total(self) -> None:
-        """Announce how long all trials take at most."""
         runner, layers, seeds = self.runner, self.layers, len(self.settings.seeds)
-        if not hasattr(runner.watcher.progress, "say"):
-            return
         epochs, auto = runner.settings.epochs, self.settings.layers == "auto"
         strategy = (self.settings.strategy or STRATEGIES[0]) if auto else "exhaustive"
         shares = {"exhaustive": 1.0, "guided": (1 + math.log(epochs, HALVING)) / (seeds * epochs)}
         shares |= dict.fromkeys(("rankings", "multi-exit", "probe"), RACE_SHARE)
         searched = shares.get(strategy, 0.0) * seeds * (_blocks(layers) - max(1, *layers))
         runs = searched + (seeds + 1) * (self.full.full.depth + max(1, *layers))  # again for weights
-        texts = runner.full.token_ids(runner.whole.evaluation.texts()[:TIMED_TEXTS])
-        step = 2 * runner.settings.batch_size * LEARNING * seconds_per_block(runner.full, texts)
-        seconds = runs * runner.steps(epochs) * step
-        announce(runner.watcher.progress, f"In all at most about {lasting(seconds)} of training, less what is stored.")
+        blocks = 2 * runner.settings.batch_size * runner.steps(epochs) * runs
+        announce_training(runner.watcher.progress, runner.full, runner.whole.evaluation.texts(), blocks)
 
     def _scored_by(self) -> dict[str, str]:
         runner = self.runner
