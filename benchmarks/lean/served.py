@@ -1,19 +1,15 @@
-"""What is served: graphs of lean models beside the full model's, and static vectors of the same model; one table.
+"""What is served: graphs of lean models beside the full model's; one table.
 
-Texts a second are those of STS Benchmark's test part, medians of rounds in which every contestant runs once. Static
-vectors are made by `model2vec` from the same model, without texts, where that package is installed.
+Texts a second are those of STS Benchmark's test part, medians of rounds in which every contestant runs once.
 
-    pip install 'model2vec[distill]'
     python -m benchmarks.lean.served --model MODEL --lean LEAN [--lean LEAN …] --data DATA --work WORK
 """
 
-import importlib.util
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from benchmarks.common import new_parser, write_rows
 from truncate_kit.core.errors import counted
@@ -28,24 +24,6 @@ from truncate_kit.models.loading import load_encoder
 
 ROWS = Path(__file__).parent / "served.csv"
 TEXTS = 256
-
-
-class Static:
-    """Vectors of model2vec: the mean of one vector a word piece."""
-
-    def __init__(self, folder: str) -> None:
-        from model2vec.distill import distill
-
-        self._model = distill(folder)
-        self.megabytes = self._model.embedding.nbytes / 1e6
-
-    def encode(self, texts: Sequence[str], *, prompt: bool = True) -> Tensor:
-        """Return vectors (n, 256)."""
-        return torch.from_numpy(self._model.encode(list(texts))).float()
-
-    def similarities(self, first: Tensor, second: Tensor) -> Tensor:
-        """Return cosines."""
-        return torch.nn.functional.cosine_similarity(first, second)
 
 
 PARSER = new_parser(__doc__)
@@ -64,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     assert data.train is not None
     assert data.test is not None
     test: PairSet = data.test
-    contestants: list[tuple[str, OnnxEncoder | Static, float]] = []
+    contestants: list[tuple[str, OnnxEncoder, float]] = []
     for place, folder in enumerate((given.model, *given.lean)):
         encoder = load_encoder(folder, max_length=256)
         # The layers that stay in float are chosen by the model's own cosines between texts of train: no labels.
@@ -75,9 +53,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             graph = OnnxEncoder.load(out, precision=precision, threads=given.threads)
             size = sum(file.stat().st_size for file in graph_files(graph.file)) / 1e6
             contestants.append((f"{counted(encoder.depth, 'block')}, {precision}", graph, size))
-    if importlib.util.find_spec("model2vec") is not None:
-        static = Static(given.model)
-        contestants.append(("model2vec", static, static.megabytes))
     texts = test.texts()[:TEXTS]
     runs = [partial(encoder.encode, texts) for _, encoder, _ in contestants]
     rates = [rate for rate, _ in side_by_side(runs, len(texts), reference=0)]

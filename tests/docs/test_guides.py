@@ -201,7 +201,7 @@ def test_the_lines_of_python_run(files, tmp_path, monkeypatch):
     small = {"mini-electra-discriminator": "MODEL", "mini-bert": "REFERENCE", "bundled": "pairs.csv"}
     found = {}
     for page in ("python", "serve"):
-        (lines,) = PYTHON.findall((ROOT / f"docs/guides/{page}.md").read_text(encoding="utf-8"))
+        lines = "\n".join(PYTHON.findall((ROOT / f"docs/guides/{page}.md").read_text(encoding="utf-8")))
         for name, file in small.items():
             lines = lines.replace(f'"{name}"', repr(str(files / file)))
         lines = lines.replace("pairs.train.texts()", f"read_texts({str(files / 'texts.txt')!r})")  # the pairs are few
