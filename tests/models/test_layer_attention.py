@@ -117,7 +117,7 @@ def test_exported_with_the_pooling_inside_the_graph(tiny_folder, name, fused, tm
     report = export_onnx(used, tmp_path / "m")
     torch.testing.assert_close(used.vectors(TEXTS), before, atol=0, rtol=0)  # layers are captured once, also then
     assert (report.pooling, report.fused_attention) == ("layer-attention", fused)
-    assert (tmp_path / "m/README.md").read_text() == "kept"  # it was known as the same model
+    assert (tmp_path / "m/README.md").read_text().startswith("kept\n")  # it was known as the same model
     found = OnnxEncoder.load(tmp_path / "m").vectors(TEXTS)
     torch.testing.assert_close(found, plain(tmp_path / "cut", encoder.pooler), atol=1e-4, rtol=1e-4)
 

@@ -7,6 +7,7 @@ never chosen changes no token and no vector.
 import contextlib
 import copy
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -190,6 +191,36 @@ def paper_parameters(config: PretrainedConfig, layer: int) -> int:
     parts += [block for item, block in enumerate(model.get_submodule(family.blocks)) if item in kept]
     return sum(parameter.numel() for part in parts for parameter in part.parameters())
 
+
+# Costs
+
+TIMED_TEXTS = 128
+
+
+def operations(encoder: Encoder, blocks: int, length: float) -> float:
+    """Return the floating-point operations of `blocks` blocks and all else, for a text of `length` tokens.
+
+    Two for each weight and token, 4 · width for each pair of tokens, 16 · width for each token elsewhere.
+    """
+    backbone, inside = encoder.backbone, encoder.backbone.get_submodule(encoder.family.blocks)
+    tables = {id(part.weight) for part in backbone.modules() if isinstance(part, torch.nn.Embedding)}
+    within = {id(weight) for weight in inside.parameters()}
+    others = [*backbone.parameters(), *encoder.tail.parameters()]
+    rest = sum(one.numel() for one in others if one.ndim == 2 and id(one) not in tables | within)
+    each = sum(one.numel() for one in inside.parameters() if one.ndim == 2) / max(1, len(list(inside.children())))
+    pairs = 4 * length * encoder.width
+    return length * (blocks * (2 * each + pairs) + 2 * rest + 16 * encoder.width)
+
+
+def seconds_per_block(encoder: Encoder, ids: Sequence[Sequence[int]]) -> float:
+    """Measure the mean time of a block for a text."""
+    encoder.encode_ids(ids)  # warms up
+    begin = time.perf_counter()
+    encoder.encode_ids(ids)
+    return (time.perf_counter() - begin) / len(ids) / encoder.depth
+
+
+# Vocabularies
 
 State = dict[str, Any]  # content of tokenizer.json
 _KEEP = "Keep the full vocabulary of this model."

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from truncate_kit.core.errors import DataError, UsageError
+from truncate_kit.core.errors import DataError, UsageError, lasting
+from truncate_kit.core.progress import Progress, announce
 from truncate_kit.core.results import WEIGHT, Bounds, check_number
 from truncate_kit.core.vectors import DRAWS, draw_counts, interval, rank_correlations, tied
 from truncate_kit.data.pairs import PairSet, PairSplits, index_texts, splits_for
@@ -28,8 +29,9 @@ from truncate_kit.models.encoder import (
     prompted_ids,
     side_prompt,
 )
+from truncate_kit.models.truncation import TIMED_TEXTS, seconds_per_block
 from truncate_kit.training.loop import ALONE, Evaluator, Examples, FasterOnCPU, Group, Ids, Scores, faster_on_cpu
-from truncate_kit.training.settings import find_objective
+from truncate_kit.training.settings import LEARNING, find_objective
 
 if TYPE_CHECKING:
     from truncate_kit.training.queries import RetrievalEvaluator
@@ -443,3 +445,10 @@ def _sides(data: PairSplits, encoder: Encoder, *, judged: bool) -> Sides:
 def scored_as(data: object, encoder: Encoder) -> str:
     """Return " by MEASURE" for queries, else "": encoder digests omit the measure."""
     return "" if data is None or isinstance(data, PairSplits) else f" by {measure_of(encoder)}"
+
+
+def announce_training(progress: Progress, encoder: Encoder, texts: Sequence[str], blocks: float) -> None:
+    """Announce how long all trials take at most, on texts like these; blocks: trained runs of a block for a text."""
+    if hasattr(progress, "say"):
+        seconds = LEARNING * blocks * seconds_per_block(encoder, encoder.token_ids(texts[:TIMED_TEXTS]))
+        announce(progress, f"In all at most about {lasting(seconds)} of training, less what is stored.")

@@ -19,8 +19,7 @@ from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, Budget
 from truncate_kit.methods.distill.subsets import check_blocks, search_subsets
 from truncate_kit.models.layer_pooling import LayerPooling
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.truncation import keep
-from truncate_kit.training.costs import operations
+from truncate_kit.models.truncation import keep, operations
 from truncate_kit.training.examples import PairEvaluator
 
 

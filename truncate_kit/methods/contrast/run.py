@@ -34,8 +34,7 @@ from truncate_kit.models.layer_pooling import LayerAttentionPooling, LayerPoolin
 from truncate_kit.models.pipeline import Dense, Normalize, save_encoder
 from truncate_kit.models.store import RunStore, encoder_digest, origin_of, output_folder, run_key
 from truncate_kit.models.truncation import truncate
-from truncate_kit.training.costs import announce_training
-from truncate_kit.training.examples import ContrastiveTexts, PairEvaluator, builder, encoded
+from truncate_kit.training.examples import ContrastiveTexts, PairEvaluator, announce_training, builder, encoded
 from truncate_kit.training.loop import ALONE, Group, Ids, Scores, TrainingRun, isolated
 from truncate_kit.training.settings import OBJECTIVES, Trial, run_trials, trial_name, trial_scores
 

@@ -61,8 +61,15 @@ from truncate_kit.methods.distill.subsets import check_blocks, is_held, search_s
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import Normalize, save_encoder
 from truncate_kit.models.store import RunStore, origin_of, output_folder, run_key
-from truncate_kit.models.truncation import keep, keep_pieces, keep_words, kept_pieces
-from truncate_kit.training.costs import TIMED_TEXTS, operations, seconds_per_block
+from truncate_kit.models.truncation import (
+    TIMED_TEXTS,
+    keep,
+    keep_pieces,
+    keep_words,
+    kept_pieces,
+    operations,
+    seconds_per_block,
+)
 from truncate_kit.training.loop import ALONE, Group, Ids, isolated
 
 if TYPE_CHECKING:

@@ -14,8 +14,7 @@ from truncate_kit.core.errors import LayerNotHeldError, ModelError, counted
 from truncate_kit.core.progress import Progress, ProgressOption, announce, reporter, silent
 from truncate_kit.methods.distill.settings import EXACT_DEPTH, LEADING, Blocks, SubsetSearch
 from truncate_kit.models.encoder import Encoder, evaluating, length_batches, original_order
-from truncate_kit.models.truncation import BlockRunner, keep, kept_config
-from truncate_kit.training.costs import operations
+from truncate_kit.models.truncation import BlockRunner, keep, kept_config, operations
 from truncate_kit.training.loop import Evaluator, Ids, precision
 
 BEAM = 8

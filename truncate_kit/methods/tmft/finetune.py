@@ -35,7 +35,7 @@ from truncate_kit.methods.tmft.trials import (
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.store import origin_of, output_folder
-from truncate_kit.training.costs import announce_training
+from truncate_kit.training.examples import announce_training
 from truncate_kit.training.loop import isolated
 from truncate_kit.training.settings import TrainingSettings, Trial, trial_name
 
