@@ -237,9 +237,9 @@ def _half(depth: int, rate: float | None, texts: Path | None) -> str | None:
     parts = expected_seconds(Budget(blocks=str(blocks)), DistillSettings(), depth, number, 1 / rate / depth)
     changes = ", ".join(f"{change:+} with {some:,}" for some, change in LEARNED.items())
     note(
-        f"With {blocks} of {depth} blocks: about {depth / blocks:.1f} times as fast again, after about "
+        f"With {blocks} of {depth} blocks: about {depth / blocks:.1f} times as fast as with all, after about "
         f"{lasting(sum(parts.values()))} on {number:,} texts.",
-        f"So all-MiniLM-L6-v2 gained on STS Benchmark, in points by number of texts: {changes}.",
+        f"So all-MiniLM-L6-v2 changed on STS Benchmark, in points by number of texts: {changes}.",
     )
     named = "sentences.txt" if texts is None else shlex.quote(str(texts))
     return f"distill MODEL --blocks {blocks} --texts {named}{{option}}"

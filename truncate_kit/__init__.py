@@ -11,7 +11,7 @@ import pkgutil
 import re
 from collections.abc import Callable
 from importlib import import_module
-from itertools import chain, groupby, repeat
+from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,7 @@ _READERS: dict[str, tuple[Any, str]] = {  # by declared type
     "PairSet": (object, f"{__name__}.data.pairs:read_pairs"),
     "Sequence[TextPair]": (object, f"{__name__}.data.pairs:listed_pairs"),
     "Iterable[TextPair]": (object, f"{__name__}.data.pairs:listed_pairs"),
+    "Iterable[str]": (str | Path, f"{__name__}.data.tables:read_texts"),
     "Path": (str, "pathlib:Path"),
 }
 
@@ -107,9 +108,10 @@ def __getattr__(name: str) -> Any:
 
 
 def _reading(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that reads arguments by their declared types, see `_READERS`."""
     readers: dict[str, tuple[Any, str]] = {}
-    parameters = inspect.signature(function).parameters
-    for name, parameter in parameters.items():
+    signature = inspect.signature(function)
+    for name, parameter in signature.parameters.items():
         declared = parameter.annotation
         declared = declared if isinstance(declared, str) else inspect.formatannotation(declared)
         kinds = re.sub(r"\w+\.", "", declared).split(" | ")
@@ -123,10 +125,10 @@ def _reading(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function)
     def call(*values: Any, **named: Any) -> Any:
-        return function(
-            *map(read, chain(parameters, repeat("")), values),
-            **{name: read(name, value) for name, value in named.items()},
-        )
+        bound = signature.bind(*values, **named)
+        for name, value in bound.arguments.items():
+            bound.arguments[name] = read(name, value)
+        return function(*bound.args, **bound.kwargs)
 
     call.__module__ = __name__  # for pickle
     return call if readers else function

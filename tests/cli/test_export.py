@@ -74,7 +74,7 @@ def test_compress_compares_an_int8_graph_with_torch(workspace, tiny_folder, tmp_
     whole, raw = tiny_folder("bert"), tmp_path / "raw.txt"
     _, notes = run_both(capsys, "compress", whole, "--texts", raw, "--workspace", "other")
     assert "held-out texts are the reference" in notes
-    assert "\nWith 1 of 3 blocks: about 3.0 times as fast again, after about " in notes
+    assert "\nWith 1 of 3 blocks: about 3.0 times as fast as with all, after about " in notes
     assert f"Next: truncate-kit distill {whole} --blocks 1 --texts {raw} --workspace other " in notes
     (tmp_path / "pairs").mkdir()
     for name, scores in (("dev", range(6)), ("test", range(5, -1, -1))):

@@ -73,7 +73,7 @@ def test_frozen_heads_say_it(knowing, data, tmp_path):
     settings = FrozenSettings(steps=("cosine",), epochs=1, seeds=(0,), layers="1")
     found = finetune_frozen(knowing, data, out=tmp_path, settings=settings)
     assert any(note.startswith(said_of(data)) for note in found.notes)
-    assert write_page(tmp_path).recommendations[0].startswith("Not shown")
+    assert write_page(tmp_path).recommendations[0].startswith("No recommendation")
 
 
 def test_distillation_is_scored_without_them(knowing, data, tmp_path):

@@ -87,7 +87,7 @@ def bench_of(quality, *, factor=6.0):
     [
         (1, 3, 6, "Take the lean model (layer 5 of 8)", "scores higher (82.0 against 80.0"),
         (-0.9, 1.9, 6, "Take the lean model", "it is 6.0 times as fast, and no difference in score is shown"),
-        (-1, 2, 6, "Not shown", "a loss of 1.0 points is not excluded"),
+        (-1, 2, 6, "No recommendation", "a loss of 1.0 points is not excluded"),
         (-3, -1, 6, "Keep the full model", "loses 2.0 points (78.0 against 80.0"),
         (-3, -1, 1.06, "Keep the full model", "hardly faster (1.06 times the speed"),
     ],
@@ -117,7 +117,7 @@ def test_what_judges_nothing_recommends_nothing(lean, tmp_path):
     }
     for name, (report, ground) in cases.items():
         found = write_page(write_run(tmp_path / name, lean, bench=report, sweep=replace(a_sweep(), model="mine")))
-        assert found.recommendations[0].startswith("Not shown")
+        assert found.recommendations[0].startswith("No recommendation")
         assert ground in " ".join(found.grounds[0])
         reason = ground if name in ("few", "alike") else "its score was not compared on your pairs"
         assert reason in found.recommendations[0]
@@ -142,7 +142,7 @@ def test_the_last_layer_is_kept_whatever_was_measured(lean, tmp_path):
 
 @pytest.mark.parametrize(
     ("low", "high", "pairs", "begins"),
-    [(1.0, 2.0, 500, "Take"), (-3.0, -1.0, 500, "Keep"), (1.0, 2.0, 5, "Not shown"), (None, None, 0, "Not shown")],
+    [(1.0, 2.0, 500, "Take"), (-3.0, -1.0, 500, "Keep"), (1.0, 2.0, 5, "No "), (None, None, 0, "No ")],
 )
 def test_a_distilled_model_is_judged_by_its_own_scores(lean, tmp_path, low, high, pairs, begins):
     made = a_distillation()

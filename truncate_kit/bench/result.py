@@ -1,9 +1,10 @@
 """Define the runtimes, settings and report of `bench`; times are in seconds, sizes in bytes."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, Self
 
 import numpy as np
 
@@ -338,8 +339,8 @@ class BenchReport(Result):
     def steps(self) -> dict[str, Key]:
         """Return the runs from today's to the recommended one, by what each changes.
 
-        Today's is the full (else the lean) model in `BASE`, if timed. Recommended is lean's fastest run that loses at
-        most `HELD` points to lean in today's runtime; without scores, in the same precision.
+        Today's is the full (else the lean) model in `BASE`, if timed. Recommended is lean's fastest run, or within 5 %
+        the smallest, that loses at most `HELD` points to lean in today's runtime; without scores, in its precision.
         """
         first: Role = "full" if len(self.models) > 1 else "lean"
         if (plain := self.shared()) is None:
@@ -354,12 +355,20 @@ class BenchReport(Result):
                 return BACKENDS[row.backend].precision == BACKENDS[plain].precision
             return row.score >= least - HELD
 
-        fast = max(filter(holds, self.measured()), key=lambda row: self.rate("lean", row.backend) or 0.0).backend
+        rates = {row.backend: self.rate("lean", row.backend) or 0.0 for row in self.measured() if holds(row)}
+        near = [backend for backend, rate in rates.items() if rate >= 0.95 * max(rates.values())]
+        fast = min(near, key=lambda name: (self.contestant("lean", name).file_bytes or math.inf, -rates[name]))
         steps: dict[str, Key] = {"": (first, plain)} | ({} if first == "lean" else {"depth": ("lean", plain)})
         if BACKENDS[fast].runtime != BACKENDS[plain].runtime:
             exact = BACKENDS[fast].runtime == "onnx" and self.rate("lean", GRAPH)
             steps["runtime"] = "lean", GRAPH if exact else fast
         return steps if ("lean", fast) in steps.values() else steps | {"precision": ("lean", fast)}
+
+    def covers(self, other: Self) -> bool:
+        """Tell if this has all measurements of `other`, or lean has other weights since."""
+        ours, theirs = self.lean, other.lean
+        replaced = ours.name == theirs.name and None not in (made := {ours.weights_sha256, theirs.weights_sha256})
+        return super().covers(other) or (replaced and len(made) > 1)
 
     def amounts(self) -> Iterator[Amounts]:
         """Yield amounts of the lean model, the user's pairs, each timing, and each contestant."""

@@ -320,8 +320,10 @@ class Workspace:
         Raises `UsageError` if a distilled model would be lost, unless `distilled` from the same model.
         """
         made = read_origin(self.lean)
+        graphs = sorted(path.name for path in self.lean.glob("onnx/*.onnx"))
+        lost = f" and its graphs: {', '.join(graphs)}" if graphs else ""
         if made is None or made.method == "copy":
-            return None
+            return f"The lean model replaces the copy in {self.lean}{lost}." if graphs else None
         same = _same(made.model, model)
         if made.method == "distill" and not (same and distilled):
             raise UsageError(
@@ -330,8 +332,6 @@ class Workspace:
             )
         if same or any(_same(str(place), model) for place in (self.lean, self.full)):  # `output_folder` refuses it
             return None
-        graphs = sorted(path.name for path in self.lean.glob("onnx/*.onnx"))
-        lost = f" and its graphs: {', '.join(graphs)}" if graphs else ""
         return f"{self.lean} holds a model made from {made.model}; one made from {model} replaces it{lost}."
 
 

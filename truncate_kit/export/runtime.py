@@ -270,6 +270,9 @@ class OnnxEncoder(SentenceEncoder):
         heads = read_layer_heads(places[0]) if places else None
         return cls(file, reader, device=device, report=report, heads=heads, **options)
 
+    def __repr__(self) -> str:
+        return f"OnnxEncoder({str(self.file)!r}: {self.width} numbers)"
+
     def check_unreplaced(self) -> None:
         """Raise `ModelError` if the graph's files were replaced since loading."""
         if state_of(folder_of(self._place), graph_files(self._place)) != self._state:

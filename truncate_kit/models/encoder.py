@@ -403,6 +403,9 @@ class Encoder(SentenceEncoder, nn.Module):
         self.pool_with(pooler, pooling)
         _BUILT.add(type(backbone))
 
+    def __repr__(self) -> str:
+        return f"Encoder({self.name!r}: {self.family.name}, layer {self.depth}, {self.vector_width} numbers)"
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]  # of torch
         if type(self.backbone) not in _BUILT:

@@ -88,8 +88,8 @@ def _notes(result: DistillResult) -> list[Any]:
     kept = ", so the untrained blocks are saved" if student.as_it_came else ""
     return [
         f"Texts: {texts['num_texts']:,} distinct texts; tokens: median {texts['middle']}, 95th percentile "
-        f"{texts['long']}; {texts['cut']:,} truncated at the model's limit. Excluded: {texts['excluded']:,} that equal "
-        f"one of {compared}.",
+        f"{texts['long']}; {texts['cut']:,} truncated at the model's limit.",
+        texts["compared"] and f"Excluded: {texts['excluded']:,} texts that equal one of {compared}.",
         result.num_seen
         and f"Not scored: {counted(result.num_seen, 'test pair')} on which {model} was trained or selected.",
         untrained >= best

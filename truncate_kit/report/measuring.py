@@ -122,7 +122,7 @@ def _overview(report: BenchReport) -> Table:
 def _timings(report: BenchReport) -> Table:
     from truncate_kit.bench.result import percentile
 
-    unit = f"hours on {report.threads} CPU threads" if report.device == "cpu" else "GPU-hours"
+    unit = f"hours on {counted(report.threads, 'CPU thread')}" if report.device == "cpu" else "GPU-hours"
     columns: dict[str, Column] = {
         "texts × tokens, model, runtime": lambda row: (
             f"{row.scenario if row.length is None else f'{row.batch_size} × {row.length}'}, {_runs(report, row)}"
@@ -164,7 +164,7 @@ def gained_table(report: BenchReport) -> Table | None:
             ]
             rows.append((name, *ends, f"{prod(factors):.1f}× faster{shown}"))
     by = f"; in brackets: gain by {' × '.join([*steps][1:])}" if len(steps) > 2 else ""
-    title = f"What you run now, and the fastest run that holds the score{by}"
+    title = f"What you run now, and the fastest run of the lean model{by}"
     return Table(title, ("", *(_runs(report, report.contestant(*step)) for step in (today, best)), "gain"), rows)
 
 

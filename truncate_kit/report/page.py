@@ -276,18 +276,18 @@ def recommend(run: Run) -> tuple[str, list[str]]:
 def _judge(scores: dict[str, Any] | None, gain: float | None, few: str | None) -> tuple[str, str]:
     speed = "its speed was not compared" if gain is None else f"it is {gain:.1f} times as fast"
     if scores is None or few:
-        return "Not shown", f"{speed}, and {few or 'its score was not compared on your pairs'}"
+        return "No recommendation", f"{speed}, and {few or 'its score was not compared on your pairs'}"
     pair = f"{scores['lean']:.1f} against {scores['full']:.1f} for the full model"
     if scores["low"] > 0:
         return "Take the lean model", f"it scores higher ({pair}) and {speed}"
     if gain is None:
-        return "Not shown", f"{pair}, and {speed}"
+        return "No recommendation", f"{pair}, and {speed}"
     if gain < FASTER:
         return "Keep the full model", f"the lean one is hardly faster ({gain:.2f} times the speed; {pair})"
     if scores["high"] < 0:
         return "Keep the full model", f"the lean one loses {-scores['difference']:.1f} points ({pair}), though {speed}"
     if scores["low"] <= -LOSS:
-        return "Not shown", f"{speed}, but a loss of {-scores['low']:.1f} points is not excluded ({pair})"
+        return "No recommendation", f"{speed}, but a loss of {-scores['low']:.1f} points is not excluded ({pair})"
     return "Take the lean model", f"{speed}, and no difference in score is shown ({pair})"
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from truncate_kit.core.errors import DataError, TruncateKitError, counted
+from truncate_kit.core.files import name_without_folders
 from truncate_kit.core.results import SEARCH_METRICS
 from truncate_kit.core.vectors import changed_queries
 from truncate_kit.core.workspace import RESULT_FILES, Workspace
@@ -149,7 +150,7 @@ def own_pairs(encoder: Encoder, texts: Sequence[str], name: str = "") -> PairSet
     second = torch.where(first % 2 == 0, cosines.argmax(1), (first + steps) % len(some))
     scores, others = cosines[first, second].tolist()[:PAIRS], second.tolist()
     pairs = tuple(TextPair(some[place], some[others[place]], score) for place, score in enumerate(scores))
-    return PairSet(name=name or f"cosines of {encoder.name}", pairs=pairs, scale=(-1.0, 1.0))
+    return PairSet(name=name or f"cosines of {name_without_folders(encoder.name)}", pairs=pairs, scale=(-1.0, 1.0))
 
 
 def own_pairs_of(workspace: Workspace) -> PairSplits | None:
@@ -166,7 +167,7 @@ def own_pairs_of(workspace: Workspace) -> PairSplits | None:
         if store.counts != result.texts:  # from another, stopped distillation
             return None
         halves = [store.read(half.tolist()) for half in held_out_places(len(store), result.settings)[:2]]
-        return _splits(teacher, halves, f"cosines of {result.model}", NOTE)
+        return _splits(teacher, halves, f"cosines of {name_without_folders(result.model)}", NOTE)
     except (OSError, ValueError, KeyError, TruncateKitError):  # missing or damaged files
         return None
 
@@ -184,7 +185,7 @@ def distinct_texts(name: str, texts: Iterable[str]) -> list[str]:
 
 def search_pairs_of(encoder: Encoder, data: RetrievalSet) -> PairSplits:
     """Pair the texts of a retrieval set, one half as dev, the other as test."""
-    name, note = f"cosines of {encoder.name} in {data.name}", SEARCH_NOTE.format(name=data.name)
+    name, note = f"cosines of {name_without_folders(encoder.name)} in {data.name}", SEARCH_NOTE.format(name=data.name)
     return text_pairs_of(encoder, name, (*data.queries, *data.documents), note)
 
 

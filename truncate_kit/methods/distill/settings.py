@@ -102,8 +102,9 @@ class Budget(Result):
             hint = f"Give `blocks` from 1 to {most}."
             raise UsageError(f"No lean model has {counted(self.number, 'block')}.", hint=hint)
         if self.speedup is not None and self.speedup >= depth:
-            hint = "Give a smaller `speedup`; an int8 graph of the lean model is about twice as fast again."
-            raise UsageError(f"One of {depth} blocks is less than {depth} times as fast as all.", hint=hint)
+            hint = "Give a smaller `speedup`; an int8 graph makes the lean model faster again."
+            problem = f"{self.speedup:g} is out of reach: one of {depth} blocks is not {depth} times as fast."
+            raise UsageError(problem, hint=hint)
 
     def allows(self, row: "LeanModel", full: "LeanModel", needed: float | None) -> bool:
         """Return whether a model is within the budget; `needed`: lowest score for `within`."""
