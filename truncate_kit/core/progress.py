@@ -17,7 +17,7 @@ from truncate_kit.core.errors import counted, harmless, lasting, require
 
 _logger = logging.getLogger(__name__)
 # Seconds, without a terminal: before a task's first line, between lines, least remaining time for a line.
-TELL_AFTER, TELL_EVERY, TELL_LEFT = 10.0, 60.0, 10.0
+TELL_AFTER, TELL_EVERY, TELL_LEFT = 10.0, 60.0, 20.0
 
 _ALL = "all trials"  # the bar above those of single trials
 
