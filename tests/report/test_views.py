@@ -233,7 +233,7 @@ def test_a_score_and_any_other_result():
     assert view_of(SweepSettings()).title == "SweepSettings"
     assert SweepSettings().to_frame()["seeds"][0] == (0, 1, 2)
     assert eval(repr(SweepSettings(layers=3))) == SweepSettings(layers=3)
-    with pytest.raises(UsageError, match="no figure of a SweepSettings"):
+    with pytest.raises(UsageError, match="SweepSettings has no figure"):
         SweepSettings().plot()
 
 

@@ -63,7 +63,7 @@ def figure_of(result: Result) -> Figure:
 
     if not (plots := view_of(result).plots):
         kind = type(result).__name__
-        raise UsageError(f"There is no figure of a {kind}.", hint="`to_frame` returns its table.")
+        raise UsageError(f"A result of class {kind} has no figure.", hint="`to_frame` returns its table.")
     figure = _figure([plot for plot in plots if plot.file == plots[0].file], pyplot.figure)
     _escape(figure)
     if "inline" in get_backend():  # not shown twice
