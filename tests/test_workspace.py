@@ -2,6 +2,7 @@
 
 import shutil
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from tests.support.pairs import make_pairs
 from tests.support.training import swept as trained
 from truncate_kit.core.errors import DivergedError, FileProblemError, UsageError
 from truncate_kit.core.files import run_lock
-from truncate_kit.core.workspace import Source, Workspace, clean, contents
+from truncate_kit.core.workspace import ORIGIN_FILE, Source, Workspace, clean, contents, read_origin
 from truncate_kit.data.pairs import PairSplits
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.store import RunStore
@@ -170,6 +171,9 @@ def test_a_model_made_from_another_one_is_named_with_its_graphs(tiny_folder, tmp
         assert workspace.replaced_by(same) is None
     assert "mini <b>" in workspace.replaced_by("another")
     assert "model.onnx" in workspace.replaced_by("another")
+    made = read_origin(workspace.lean)
+    replace(made, method="copy").write(workspace.lean / ORIGIN_FILE)
+    assert "its graphs: model.onnx" in workspace.replaced_by("mini <b>")
     assert Workspace(tmp_path / "nothing").replaced_by("another") is None
 
 

@@ -147,6 +147,8 @@ def test_a_bench_that_measured_less_replaces_none_that_measured_more(report, tmp
     ):
         assert (less.covers(report), report.covers(less)) == (False, True)
         assert file_for(less, place) == tmp_path / "bench-2.json"
+        retrained = tuple(replace(row, weights_sha256="new") for row in less.models)
+        assert file_for(replace(less, models=retrained), place) == place
 
 
 def state(folder):

@@ -15,7 +15,7 @@ from truncate_kit.core.workspace import Workspace
 from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.evaluation.retrieval import compare, evaluate_retrieval
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.methods.distill.labels import search_pairs_of
+from truncate_kit.methods.distill.labels import text_pairs_of
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.truncation import truncate
@@ -63,7 +63,8 @@ def test_a_graph_is_checked_and_quantized_by_cosines_of_the_model_itself(capfd, 
     found = run_json(capfd, *command)
     assert found["scored_on"].endswith("/test")
     assert found["spearman"] == pytest.approx([100.0, 100.0], abs=0.1)
-    pairs = search_pairs_of(load_encoder(tiny_folder("bert")), read_retrieval(folder))
+    data = read_retrieval(folder)
+    pairs = text_pairs_of(load_encoder(tiny_folder("bert")), data.name, [*data.queries, *data.documents])
     assert not {*pairs.dev.texts()} & {*pairs.test.texts()}
     for split in (pairs.dev, pairs.test):
         first, second = zip(*((pair.first, pair.second) for pair in split.pairs), strict=True)

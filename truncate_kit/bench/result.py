@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Self
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 
@@ -364,11 +364,9 @@ class BenchReport(Result):
             steps["runtime"] = "lean", GRAPH if exact else fast
         return steps if ("lean", fast) in steps.values() else steps | {"precision": ("lean", fast)}
 
-    def covers(self, other: Self) -> bool:
-        """Tell if this has all measurements of `other`, or lean has other weights since."""
-        ours, theirs = self.lean, other.lean
-        replaced = ours.name == theirs.name and None not in (made := {ours.weights_sha256, theirs.weights_sha256})
-        return super().covers(other) or (replaced and len(made) > 1)
+    def measured_model(self) -> tuple[str, str | None]:
+        """Return the lean model's name and digest."""
+        return self.lean.name, self.lean.weights_sha256
 
     def amounts(self) -> Iterator[Amounts]:
         """Yield amounts of the lean model, the user's pairs, each timing, and each contestant."""

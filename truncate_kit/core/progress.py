@@ -155,7 +155,7 @@ class Bars(TrialWatcher):
         self.progress = self
 
     def __call__(self, task: str, done: int, total: int) -> None:
-        """Update the task's bar and, for planned trials, that of all trials."""
+        """Update the bars of the task and, for planned trials, of all trials."""
         if task in self._costs:
             self._shares[task] = done / total
             made = sum(self._costs[name] * share for name, share in self._shares.items())

@@ -141,10 +141,15 @@ class Result:
         """Yield key and amounts of each measurement."""
         yield from ()
 
+    def measured_model(self) -> tuple[str, str | None]:
+        """Return the model's name, and the digest of its weights if known."""
+        return "", None
+
     def covers(self, other: Self) -> bool:
-        """Tell if this has all measurements of `other`, in no smaller amounts."""
+        """Tell if this has all measurements of `other` in no smaller amounts, or new weights."""
+        (name, mine), (same, theirs) = self.measured_model(), other.measured_model()
         ours = dict(self.amounts())
-        return all(
+        return (name == same and None not in (mine, theirs) and mine != theirs) or all(
             key in ours and all(mine >= theirs for mine, theirs in zip(ours[key], amounts, strict=True))
             for key, amounts in other.amounts()
         )

@@ -7,7 +7,6 @@ infinity raise `DataError`.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from statistics import fmean
-from typing import Self
 
 from truncate_kit.core.results import Amounts, Result
 from truncate_kit.core.vectors import TextEncoder
@@ -54,11 +53,9 @@ class SuiteReport(Result):
         for row in self.rows:
             yield (row.task, *row.labels.values()), row.size
 
-    def covers(self, other: Self) -> bool:
-        """Check if this report may replace `other`; always true if the model's weights changed."""
-        known = None not in (self.sha256, other.sha256)
-        replaced = known and self.model == other.model and self.sha256 != other.sha256
-        return replaced or Result.covers(self, other)
+    def measured_model(self) -> tuple[str, str | None]:
+        """Return the model's name and digest."""
+        return self.model, self.sha256
 
 
 def means_of(rows: Iterable[Score]) -> dict[str, float]:

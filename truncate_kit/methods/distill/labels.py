@@ -183,12 +183,6 @@ def distinct_texts(name: str, texts: Iterable[str]) -> list[str]:
     return texts
 
 
-def search_pairs_of(encoder: Encoder, data: RetrievalSet) -> PairSplits:
-    """Pair the texts of a retrieval set, one half as dev, the other as test."""
-    name, note = f"cosines of {name_without_folders(encoder.name)} in {data.name}", SEARCH_NOTE.format(name=data.name)
-    return text_pairs_of(encoder, name, (*data.queries, *data.documents), note)
-
-
 def text_pairs_of(encoder: Encoder, name: str, texts: Iterable[str], note: str = NOTE) -> PairSplits:
     """Pair texts, one half as dev, the other as test. Raises as `distinct_texts`."""
     texts = distinct_texts(name, texts)
