@@ -3,7 +3,6 @@
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -23,7 +22,6 @@ from truncate_kit.export.runtime import (
     open_session,
     stepped,
 )
-from truncate_kit.models.encoder import padded
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 
@@ -132,19 +130,9 @@ def test_batches_on_a_gpu_have_few_shapes_and_the_same_vectors(prompted, monkeyp
         assert size * length <= 64
 
 
-def test_batches_run_by_io_binding(prompted):
-    """On CUDA ids then go to the device once, and only the vectors come back."""
-    loaded = OnnxEncoder.load(prompted[1], threads=1)
-    session = loaded._session
-    loaded._session = SimpleNamespace(io_binding=session.io_binding, run_with_iobinding=session.run_with_iobinding)
-    feeds = padded([[2, 7, 9, 3], [2, 3]], 0)
-    np.testing.assert_array_equal(loaded.run(feeds), session.run([OUTPUT], feeds)[0])
-
-
 def test_a_graph_that_fails_on_what_it_is_given_says_so(prompted):
-    with pytest.raises(ModelError, match="cannot run the graph") as problem:
+    with pytest.raises(ModelError, match="cannot run the graph"):
         OnnxEncoder.load(prompted[1]).encode_ids([[10**6]])  # no word has that number
-    assert isinstance(problem.value.__cause__, RuntimeError)  # only such a lack of memory halves a batch
 
 
 def test_a_graph_of_something_else_is_refused():

@@ -249,7 +249,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     of_torch = getattr(sys.modules.get("torch"), "OutOfMemoryError", MemoryError)
     if isinstance(error, (MemoryError, of_torch)):
         return True
-    message = str(error) if isinstance(error, RuntimeError) else ""
+    message = str(error)
     return message == _ONEDNN or any(words in message for words in _LACK_OF_MEMORY)
 
 

@@ -8,6 +8,7 @@ import tempfile
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
@@ -30,7 +31,11 @@ from truncate_kit.models.layer_pooling import LayerPooler, PoolingMode, pool
 ScoreKind = Literal["exp", "sigmoid"]
 _BUILT: set[type] = set()
 _MOST_SPECIAL = 8  # upper bound on the special tokens added to a text
+_FIRST_SLICE, _MOST_SLICED = 64, 1024  # texts tokenized at once; slices double
 Batch = dict[str, Tensor]
+# Indices of texts, with their token ids.
+Row = tuple[int, Sequence[int]]
+Slice = tuple[Sequence[int], Sequence[Sequence[int]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,11 +60,15 @@ class TextReader:
         texts = listed_texts(texts)
         if not texts:
             return []
-        texts = [(self._default_prompt if prompt else "") + text for text in texts]
+        start = self._default_prompt if prompt else ""
+        texts = [start + text for text in texts]
         if self.lower_case:
             texts = self._lowered(texts)
-        options: dict[str, Any] = {"truncation": True, "padding": False, "return_attention_mask": False}
-        ids: list[list[int]] = self.tokenizer(texts, max_length=self.max_length, **options)["input_ids"]
+        fast = self.tokenizer.is_fast  # a quarter faster; a call sets its options
+        call = partial(self.tokenizer, max_length=self.max_length, truncation=True, padding=False)
+        ids: list[list[int]] = call([""] if fast else texts)["input_ids"]
+        if fast:
+            ids = [row.ids for row in self.tokenizer.backend_tokenizer.encode_batch_fast(texts)]
         embedded = getattr(self.tokenizer, "num_embedded", None)  # set if special tokens have no embedding
         if embedded and (largest := max(map(max, filter(None, ids)), default=0)) >= embedded:
             token = self.tokenizer.convert_ids_to_tokens(largest)
@@ -101,7 +110,7 @@ class TextReader:
 
 
 def padded(rows: Sequence[Sequence[int]], padding: int, length: int | None = None) -> dict[str, NDArray[np.int64]]:
-    """Return right-padded ids and their mask, each (b, t); t is `length` or the longest row's, at least 1."""
+    """Return right-padded ids and mask, each (b, t); t is `length` or the longest row's, at least 1."""
     shape = (len(rows), length or max(1, *(len(row) for row in rows)))
     ids, mask = np.full(shape, padding, np.int64), np.zeros(shape, np.int64)
     for place, row in enumerate(rows):
@@ -335,20 +344,29 @@ class SentenceEncoder:
         progress: ProgressOption = False,
     ) -> Tensor:
         """Return CPU vectors (n, out); repeated texts are encoded once."""
-        texts, own = listed_texts(texts), isinstance(prompt, str)
+        texts, own, show = listed_texts(texts), prompt if isinstance(prompt, str) else "", reporter(progress)
         place = {text: index for index, text in enumerate(dict.fromkeys(texts))}
-        ids = self.reader.token_ids(
-            [f"{prompt}{text}" if own else text for text in place], prompt=prompt in (None, True)
-        )
-        step, show, parts = len(ids) if progress is False else 1024, reporter(progress), list[Tensor]()
-        for start in range(0, max(1, len(ids)), max(1, step)):
-            parts.append(self.encode_ids(ids[start : start + step], batch_size=batch_size))
-            show("Encoding", min(start + step, len(ids)), len(ids))
-        vectors = torch.cat(parts)
+        longest_first = sorted(place, key=len, reverse=True)
+
+        def slices() -> Iterator[Slice]:
+            start, size = 0, _FIRST_SLICE
+            while start < len(place):
+                show("Encoding", start, len(place))
+                part = longest_first[start : start + size]
+                ids = self.reader.token_ids([own + text for text in part], prompt=prompt in (None, True))
+                yield [place[text] for text in part], ids
+                start, size = start + size, min(2 * size, _MOST_SLICED)
+
+        vectors = self.encode_slices(slices(), len(place), batch_size=batch_size)
+        show("Encoding", len(place), len(place))
         return vectors if len(place) == len(texts) else vectors[torch.tensor([place[text] for text in texts])]
 
     def encode_ids(self, ids: Sequence[Sequence[int]], *, batch_size: int | None = None) -> Tensor:
         """Return sentence vectors (n, out) of token ids."""
+        return self.encode_slices([(range(len(ids)), ids)], len(ids), batch_size=batch_size)
+
+    def encode_slices(self, slices: Iterable[Slice], count: int, *, batch_size: int | None = None) -> Tensor:
+        """Return vectors (count, out); graphs run while the next slice is tokenized."""
         raise NotImplementedError
 
     def save_pretrained(self, folder: str | Path) -> None:
@@ -586,16 +604,19 @@ class Encoder(SentenceEncoder, nn.Module):
     def _move(self, device: str) -> None:
         self.to(select_device(device))
 
-    def encode_ids(self, ids: Sequence[Sequence[int]], *, batch_size: int | None = None) -> Tensor:
-        """Return sentence vectors (n, out) of token ids."""
-        rows: list[Tensor] = []
-        batches = length_batches([len(row) for row in ids], 64 if batch_size is None else batch_size)
+    def encode_slices(self, slices: Iterable[Slice], count: int, *, batch_size: int | None = None) -> Tensor:
+        """Return sentence vectors (count, out) of token ids."""
+        vectors = torch.empty((count, self.vector_width), dtype=torch.float32)
+
+        def compute(batch: Sequence[Row]) -> None:
+            places, ids = zip(*batch, strict=True)
+            vectors[list(places)] = self(**self.pad(ids)).float().cpu()
+
         with evaluating(self), torch.inference_mode():
-            for batch in batches:
-                rows += in_halves(lambda part: self(**self.pad([ids[place] for place in part])).float().cpu(), batch)
-        if not rows:
-            return torch.empty((0, self.vector_width), dtype=torch.float32)
-        return torch.cat(rows)[original_order(batches)]
+            for places, ids in slices:
+                for batch in length_batches([len(row) for row in ids], 64 if batch_size is None else batch_size):
+                    list(in_halves(compute, [(places[index], ids[index]) for index in batch]))
+        return vectors
 
     @torch.no_grad()
     def similarities(self, first: Rows, second: Rows) -> Tensor:
@@ -621,10 +642,7 @@ def evaluating(module: nn.Module) -> Iterator[None]:
 
 
 def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Return batches of text indices, sorted by length.
-
-    The longest come first, so that a lack of memory shows early. Raises `UsageError` for an invalid size.
-    """
+    """Return batches of text indices, longest first: a lack of memory shows early. Raises `UsageError`."""
     check_number("batch_size", batch_size, COUNT)
     order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
     return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
@@ -651,7 +669,7 @@ DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 
 def prompted_ids(encoder: Encoder, texts: Sequence[str], prompt: str | None) -> list[list[int]]:
-    """Return the token ids of texts with this prompt, by default the model's default prompt."""
+    """Return token ids of texts with this prompt, by default the model's."""
     if prompt is None:
         return encoder.token_ids(texts)
     return encoder.token_ids([prompt + text for text in texts], prompt=False)
