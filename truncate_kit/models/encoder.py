@@ -32,6 +32,8 @@ ScoreKind = Literal["exp", "sigmoid"]
 _BUILT: set[type] = set()
 _MOST_SPECIAL = 8  # upper bound on the special tokens added to a text
 _FIRST_SLICE, _MOST_SLICED = 64, 1024  # texts tokenized at once; slices double
+CPU_TOKENS = 1024
+"""Tokens per batch on the CPU: without this limit mixed lengths take 2 times as long at width 384, 5 times at 768."""
 Batch = dict[str, Tensor]
 # Indices of texts, with their token ids.
 Row = tuple[int, Sequence[int]]
@@ -606,6 +608,8 @@ class Encoder(SentenceEncoder, nn.Module):
 
     def encode_slices(self, slices: Iterable[Slice], count: int, *, batch_size: int | None = None) -> Tensor:
         """Return sentence vectors (count, out) of token ids."""
+        tokens = CPU_TOKENS if batch_size is None and self.device.type == "cpu" else None
+        size = 64 if batch_size is None else batch_size
         vectors = torch.empty((count, self.vector_width), dtype=torch.float32)
 
         def compute(batch: Sequence[Row]) -> None:
@@ -614,7 +618,7 @@ class Encoder(SentenceEncoder, nn.Module):
 
         with evaluating(self), torch.inference_mode():
             for places, ids in slices:
-                for batch in length_batches([len(row) for row in ids], 64 if batch_size is None else batch_size):
+                for batch in length_batches([len(row) for row in ids], size, tokens):
                     list(in_halves(compute, [(places[index], ids[index]) for index in batch]))
         return vectors
 
@@ -641,11 +645,18 @@ def evaluating(module: nn.Module) -> Iterator[None]:
         module.train(training)
 
 
-def length_batches(lengths: Sequence[int], batch_size: int) -> list[list[int]]:
-    """Return batches of text indices, longest first: a lack of memory shows early. Raises `UsageError`."""
+def length_batches(lengths: Sequence[int], batch_size: int, tokens: int | None = None) -> list[list[int]]:
+    """Return batches of text indices, longest first: a lack of memory shows early. Raises `UsageError`.
+
+    tokens: Maximum tokens per batch with padding; a longer text is a batch.
+    """
     check_number("batch_size", batch_size, COUNT)
-    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
-    return [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+    order, batches, start = sorted(range(len(lengths)), key=lambda place: -lengths[place]), [], 0
+    while start < len(order):
+        size = batch_size if tokens is None else min(batch_size, max(1, tokens // max(1, lengths[order[start]])))
+        batches.append(order[start : start + size])
+        start += size
+    return batches
 
 
 def original_order(batches: Iterable[Sequence[int]]) -> Tensor:

@@ -437,11 +437,7 @@ def iter_states(
         window = texts[start : start + WINDOW_TEXTS]
         ids = [encoder.token_ids(window, prompt=prompt) for encoder in encoders]
         lengths = [max(map(len, rows)) for rows in zip(*ids, strict=True)]
-        batches = []
-        for alike in length_batches(lengths, batch_size):  # split if too large
-            fitting = max(1, BATCH_TOKENS // max(1, lengths[alike[0]]))
-            batches += [alike[first : first + fitting] for first in range(0, len(alike), fitting)]
-        for chunk in batches:
+        for chunk in length_batches(lengths, batch_size, BATCH_TOKENS):
 
             def read(part: Sequence[int]) -> tuple[StateBatch, ...]:
                 results, places = [], [start + place for place in part]  # noqa: B023  # called in this iteration

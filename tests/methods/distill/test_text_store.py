@@ -110,3 +110,8 @@ def test_workers_give_the_same_vectors(vectors, tmp_path, two_processes):
     there = TextStore(tmp_path / "there/texts")  # with the graph
     add_vectors(encoder, there, engine=two_processes)
     assert np.array_equal(store.vectors, there.vectors)
+    narrow = TextStore(there.folder, "bf16")
+    add_vectors(encoder, narrow, engine=two_processes)
+    with torch.autocast("cpu", torch.bfloat16):
+        torch.testing.assert_close(narrow.vectors_at([*range(len(TEXTS))]), encoder.vectors(TEXTS), atol=2e-2, rtol=0)
+    assert not np.array_equal(store.vectors, narrow.vectors)

@@ -176,7 +176,8 @@ class Distillation:
         group: Group = ALONE,
         progress: Progress = silent,
     ) -> None:
-        self.encoder, self.teacher, self.out, self.texts = encoder, teacher, out, TextStore(out / FOLDER)
+        self.encoder, self.teacher, self.out = encoder, teacher, out
+        self.texts = TextStore(out / FOLDER, settings.precision)
         self.settings, self.budget, self.labels, self.vocabulary = settings, budget, labels, vocabulary
         self.group, self.progress = group, progress
         self.choosing, self.reporting, self.learned_from = held_out_places(len(self.texts), settings)
@@ -609,7 +610,8 @@ def distill(
         if group.leads:
             held.enter_context(output_folder(out, encoder, "lean", "full"))
             held.enter_context(unfinished((out / FOLDER).parent, shared=True))
-            store = store_texts(teacher, raw, out / FOLDER, limit=settings.max_texts, progress=progress)
+            store_texts(teacher, raw, out / FOLDER, limit=settings.max_texts, progress=progress)
+            store = TextStore(out / FOLDER, settings.precision)
             announce_total(teacher, store, budget, settings, progress)
             add_vectors(teacher, store, engine=engine, progress=progress)
         group.agree(None)  # texts and vectors are stored

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -49,7 +49,7 @@ from truncate_kit.methods.distill.settings import (
 from truncate_kit.models.encoder import DOCUMENT_PROMPTS, QUERY_PROMPTS, Batch, Encoder, prompted_ids, side_prompt
 from truncate_kit.models.store import StoredRows, add_parts, encoder_digest
 from truncate_kit.models.truncation import truncate
-from truncate_kit.training.loop import ALONE, Evaluator, Examples, Group, Ids, TrainingRun
+from truncate_kit.training.loop import ALONE, Evaluator, Examples, Group, Ids, TrainingRun, precision
 from truncate_kit.training.settings import TrainingSettings
 
 FOLDER = Path("distillation") / "texts"  # in a workspace
@@ -81,10 +81,13 @@ class RawTexts:
 
 
 class TextStore:
-    """Token ids and vectors of the texts that `store_texts` wrote; queries come first."""
+    """Token ids and vectors of the texts that `store_texts` wrote; queries come first.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    precision: The full model's, when it computes the vectors.
+    """
+
+    def __init__(self, folder: Path, precision: str = "fp32") -> None:
+        self.folder, self.precision = folder, precision
         self.file = folder / TEXTS_FILE  # one JSON object a line, without prompts
         note = json.loads((folder / NOTE_FILE).read_text(encoding="utf-8"))
         self.counts: dict[str, int] = note["counts"]  # see `DistillResult.texts`
@@ -92,7 +95,7 @@ class TextStore:
         self.num_queries = self.counts["num_queries"]
         self._tokens: NDArray[np.int32] = np.memmap(folder / TOKENS_FILE, dtype=np.int32, mode="r")
         self._ends: NDArray[np.int64] = np.load(folder / ENDS_FILE, mmap_mode="r")
-        self.vectors_folder = folder.parent / self.digest[:16]  # vectors, and the graph that made them
+        self.vectors_folder = folder.parent / f"{self.digest[:16]}-{precision}"  # vectors, and the graph that made them
 
     def __len__(self) -> int:
         return len(self._ends)
@@ -214,16 +217,24 @@ def _compared(text: str) -> str:
 
 
 class TokenWork(EncodingWork):
-    """Encode tokenised texts."""
+    """Encode tokenised texts, in bf16 if asked."""
+
+    def __init__(self, encoder: Encoder | OnnxEncoder, form: VectorFormat, precision: str) -> None:
+        super().__init__(encoder, form)
+        self._precision = precision
 
     def perform(self, chunk: Chunk, send: Send) -> tuple[bytes, int]:
         """Return the stored rows in text order, and 0 cut texts: tokenised texts are already cut."""
-        return self._form.store(self._encoder.encode_ids(chunk[1])).tobytes(), 0
+        with precision(self._encoder.device, self._precision):
+            return self._form.store(self._encoder.encode_ids(chunk[1])).tobytes(), 0
+
+    def __getstate__(self) -> dict[str, Any]:
+        return super().__getstate__() | {"_precision": self._precision}
 
 
-def fastest(encoder: Encoder, folder: Path) -> Encoder | OnnxEncoder:
-    """Return the float32 graph in `folder`, made if needed; on a GPU or if this fails, the encoder."""
-    if encoder.device.type != "cpu" or importlib.util.find_spec("onnxruntime") is None:
+def fastest(encoder: Encoder, folder: Path, precision: str = "fp32") -> Encoder | OnnxEncoder:
+    """Return the float32 graph in `folder`, made if needed; on a GPU, in bf16 or if this fails, the encoder."""
+    if encoder.device.type != "cpu" or precision != "fp32" or importlib.util.find_spec("onnxruntime") is None:
         return encoder
     try:
         if not is_graph_of(folder / GRAPH_FILES["fp32"], encoder_digest(encoder)):
@@ -237,11 +248,11 @@ def fastest(encoder: Encoder, folder: Path) -> Encoder | OnnxEncoder:
 def add_vectors(
     encoder: Encoder, texts: TextStore, *, engine: Engine | None = None, progress: Progress = silent
 ) -> None:
-    """Compute the vectors of all texts in float16; resumes after a kill.
+    """Compute the vectors of all texts in the store's precision, for float16; resumes after a kill.
 
     Raises `UsageError` if the disk is too small, or a vector does not fit into float16.
     """
-    runner = fastest(encoder, texts.vectors_folder / "full")
+    runner = fastest(encoder, texts.vectors_folder / "full", texts.precision)
     width = int(encoder.encode_ids([texts.ids(0)]).shape[1])
     made_from = {"encoder": encoder_digest(encoder), "texts": texts.digest, "width": width}
     file = texts.vectors_folder / VECTORS_FILE
@@ -249,7 +260,8 @@ def add_vectors(
     chunks = [range(start, min(start + CHUNK, len(texts))) for start in sorted(stored.missing)]
     done = len(texts) - sum(map(len, chunks))
     work = ((places.start, list(map(texts.ids, places))) for places in chunks)
-    for (start, ids), (rows, _) in (engine or Engine()).run(TokenWork(runner, HALF), work, lambda message: None):
+    task = TokenWork(runner, HALF, texts.precision)
+    for (start, ids), (rows, _) in (engine or Engine()).run(task, work, lambda message: None):
         if not np.isfinite(np.frombuffer(rows, dtype=np.float16)).all():
             hint = "Use a model that gives vectors of length 1."
             raise UsageError("The full model's vectors do not fit into float16.", hint=hint)

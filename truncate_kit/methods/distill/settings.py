@@ -149,7 +149,9 @@ class DistillSettings(Result):
     max_texts: int | None = setting(None, "Train on at most this many texts, and all queries.", DATA, bounds=COUNT)
     held_out: int = setting(2000, bounds=_HELD_OUT)
     query_weight: float = setting(1.0, "Weight of a query relative to a text.", bounds=WEIGHT)
-    precision: Precision = setting("fp32", PRECISION_HELP, choices=TRAINING_PRECISIONS)
+    precision: Precision = setting(
+        "fp32", PRECISION_HELP.replace("training", "training and of the full model"), choices=TRAINING_PRECISIONS
+    )
     seed: int = setting(0, bounds=SEED)
     frontier: bool = setting(
         False,
