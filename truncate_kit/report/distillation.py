@@ -65,7 +65,8 @@ def view_distill_result(result: DistillResult) -> View:
         f"Training: 1 − cosine to the vectors of {settings.teacher}; {student.steps:,} steps of {settings.batch_size} "
         f"texts, peak learning rate {result.learning_rate:g}, {settings.precision}."
     )
-    tried = f"Scored {counted(search.tried, 'choice')} of blocks without training in {search.seconds:.0f} s."
+    some = "" if search.num_texts is None else f" on {counted(search.num_texts, 'short text')}"
+    tried = f"Scored {counted(search.tried, 'choice')} of blocks without training{some} in {search.seconds:.0f} s."
     return View(
         "sizes",
         "How many blocks",
@@ -161,24 +162,26 @@ def _graph_choice(result: DistillResult, winner: LeanModel | None) -> list[str]:
 
 def sizes_table(result: DistillResult) -> Table:
     """Return a table with one row per number of blocks, the full model last."""
-    full, needed = result.candidates[-1], ""
+    full, needed, searched = result.candidates[-1], "", dict(result.search.best)
     if result.needed is not None:
         needed = f", a loss of at most {in_points(result.budget.within or 0)} needs {result.needed:.2f}"
     return Table.of(
         f"The best choice of each number of blocks by {result.metric} (selection score, optimistic), and agreement on "
-        "other held-out texts; "
-        f"{result.settings.teacher} scores {result.full_score:.2f}{needed}; speed 1 is "
-        f"{full.texts_per_second:,.0f} texts a second in torch",
+        f"other held-out texts; {result.settings.teacher} scores {result.full_score:.2f}{needed}; speed estimated from "
+        "operations, full model = 1",
         result.candidates,
         {
             "blocks": lambda row: listed(row.blocks) + " (full model)" * (row is full),
-            "without training": lambda row: _with_interval(row.untrained or 0.0, row.interval, ".2f"),
+            "search": lambda row: searched.get(row.blocks),
+            "without training": lambda row: (
+                None if row.untrained is None else _with_interval(row.untrained, row.interval, ".2f")
+            ),
             "after training": lambda row: row.score if row.scores else None,
             "agreement": lambda row: agreement_in_words(row.agreement),
             "nearest": lambda row: row.agreement and f"{row.agreement.overlap:.0f} %",
-            **_costs(full),
+            "speed (estimate)": lambda row: f"{row.pace / full.pace:.1f} ×",
+            "MB": "megabytes:.1f",
             "result": lambda row: "chosen" if row is result.student else "beaten" if row.dominated else "",
-            "texts/s": "texts_per_second:,.0f",
         },
         marked=result.student,
         detail=bool(result.frontier),  # then the table of graphs is shown first
@@ -203,29 +206,24 @@ def _graphs(result: DistillResult, winner: LeanModel | None, *, every: bool) -> 
     columns: dict[str, Column] = {"blocks": lambda row: listed(row.blocks), "precision": "precision", "words": "words"}
     for dims in sorted({row.dims for row in result.frontier}, reverse=True):
         columns[f"{dims} dims"] = partial(score, dims)
-    columns |= _costs(full)
-    columns["result"] = lambda row: (
-        f"chosen at {winner.dims}" if winner is not None and winner.graph == row.graph else ""
-    )
-    return Table.of(title, shown, columns | {"texts/s": "texts_per_second:,.0f"}, detail=every)
-
-
-def _costs(full: LeanModel) -> dict[str, Column]:
-    return {
+    columns |= {
         "expected": lambda row: f"{row.pace / full.pace:.1f} ×",
         "speed": lambda row: f"{row.texts_per_second / full.texts_per_second:.2f} ×",
         "MB": "megabytes:.1f",
+        "result": lambda row: f"chosen at {winner.dims}" if winner is not None and winner.graph == row.graph else "",
+        "texts/s": "texts_per_second:,.0f",
     }
+    return Table.of(title, shown, columns, detail=every)
 
 
 def _sizes_plot(result: DistillResult) -> Plot:
     rows, full = result.candidates, result.candidates[-1]
-    speeds = [row.texts_per_second / full.texts_per_second for row in rows]
-    best = {len(full.blocks): full.untrained} | {len(blocks): score for blocks, score in result.search.best}
+    speeds = [row.pace / full.pace for row in rows]
+    best = {len(blocks): score for blocks, score in result.search.best}
     first = {len(blocks): score for blocks, score in result.search.baselines.get("first", ())}
     learned = [(speed, row) for speed, row in zip(speeds, rows, strict=True) if row.scores]
     series = [
-        Series(speeds, [best[len(row.blocks)] for row in rows], "best choice, without training", ORANGE, line="--"),
+        Series(speeds, [best.get(len(row.blocks)) for row in rows], "best choice, without training", ORANGE, line="--"),
         Series(speeds, [row.score for row in rows], marker="", line="", texts=[str(len(row.blocks)) for row in rows]),
     ]
     if first:
@@ -234,9 +232,9 @@ def _sizes_plot(result: DistillResult) -> Plot:
     if learned:
         x, y = zip(*((speed, row.score) for speed, row in learned), strict=True)
         series.append(Series(x, y, "after training", marker="D", line="", size=8))
-    series.append(ring(result.speedup, result.student.score, f"chosen: {listed(result.chosen)}"))
+    series.append(ring(result.expected_speedup, result.student.score, f"chosen: {listed(result.chosen)}"))
     axes = (
-        f"texts a second, full model = 1 ({full.texts_per_second:,.0f} in torch)\nnumbers are blocks",
+        "estimated speed by operations, full model = 1\nnumbers are blocks",
         f"score in points\n({result.metric})",  # some metrics are longer than the axis
     )
     return Plot(f"Blocks of {Path(result.model).name}: score against speed", *axes, series, file="frontier")

@@ -162,10 +162,10 @@ class Evaluator:
         return None
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
-        """Return an evaluator on a fixed random sample, to score thousands of encoders.
+        """Return an evaluator on a fixed random sample.
 
         Args:
-            encoder: Full model: source of the tokenizer, and of the reference if there are no labels.
+            encoder: The full model, the reference without labels.
             number: Approximate number of texts.
             tokens: Maximum per text.
         """

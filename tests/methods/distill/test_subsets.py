@@ -12,15 +12,21 @@ from tests.support.families import WORDS
 from tests.support.pairs import word_splits
 from truncate_kit import find_aim
 from truncate_kit.core.errors import LayerNotHeldError, LayerOutOfRangeError, ModelError, UsageError
+from truncate_kit.core.hardware import INSTRUCTIONS
 from truncate_kit.data.pairs import BUNDLED, load_pairs
 from truncate_kit.methods.distill import subsets
 from truncate_kit.methods.distill.learning import AgreementEvaluator
 from truncate_kit.methods.distill.settings import LOWEST_TAUGHT, Budget
-from truncate_kit.methods.distill.subsets import check_blocks, search_subsets
+from truncate_kit.methods.distill.subsets import check_blocks, promise, search_subsets
 from truncate_kit.models.layer_pooling import LayerPooling
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.truncation import keep, operations
+from truncate_kit.models.truncation import keep
 from truncate_kit.training.examples import PairEvaluator
+
+
+@pytest.fixture(autouse=True)
+def _in_float32(monkeypatch):
+    monkeypatch.setenv(INSTRUCTIONS, "avx2")
 
 
 def evaluator_of(encoder, count=50):
@@ -49,48 +55,42 @@ def test_every_subset_has_the_score_of_the_model_that_keeps_it(name, tiny_folder
     assert found.best[-1] == ((1, 2, 3), pytest.approx(100))
 
 
-def test_the_beam_finds_in_a_shallow_model_what_trying_all_finds(encoder, monkeypatch):
-    exact = search_subsets(encoder, evaluator_of(encoder))
-    monkeypatch.setattr(subsets, "EXACT_DEPTH", 2)
-    beam = search_subsets(encoder, evaluator_of(encoder), beam=3)
-    assert not beam.exact
-    assert [blocks for blocks, _ in beam.best] == [blocks for blocks, _ in exact.best]
-    narrow = search_subsets(encoder, evaluator_of(encoder), beam=1)
-    assert narrow.tried <= beam.tried
-    assert {len(blocks) for blocks, _ in narrow.best} == {1, 2, 3}
+def test_a_beam_in_bfloat16_loses_little_against_all_subsets(monkeypatch):
+    model = load_encoder("mini-electra-discriminator")
+    ids = [model.reader.shortened(row, 32) for row in model.token_ids(load_pairs(BUNDLED).texts()[:100])]
+    evaluator = AgreementEvaluator(ids, model.encode_ids(ids))
+    exact = search_subsets(model, evaluator, beam=2**8)
+    monkeypatch.setenv(INSTRUCTIONS, "avx512f amx_bf16")
+    beam = search_subsets(model, evaluator)
+    assert (exact.exact, exact.tried, beam.exact) == (True, 2**8 - 1, False)
+    assert beam.tried < exact.tried / 2
+    lost = [best - score for (_, best), (_, score) in zip(exact.best, beam.best, strict=True)]
+    assert lost == pytest.approx([0.0] * 8, abs=0.5)
+    some = search_subsets(model, evaluator, smallest=6)
+    assert some.best == beam.best[5:]
+    assert all(len(blocks) >= 6 for kept in some.baselines.values() for blocks, _ in kept)
 
 
-class Heard(list):
-    """Progress that keeps what is said, which has to be before the search begins."""
+def test_a_promise_is_exact_if_losses_add_up():
+    losses = (3.0, 1.0, 4.0, 1.5, 9.0)
+    every = [blocks for size in range(1, 6) for blocks in itertools.combinations(range(1, 6), size)]
+    scores = {blocks: 100 - sum(losses[block - 1] for block in range(1, 6) if block not in blocks) for blocks in every}
+    for blocks in every[:-6]:  # pairs are known from four blocks down
+        larger = {other: score for other, score in scores.items() if len(other) > len(blocks)}
+        assert promise(blocks, larger, 5) == pytest.approx(scores[blocks])
 
-    say = list.append
 
-    def __call__(self, *step):
-        self.say = None
-
-
-def test_a_search_that_would_take_too_long_goes_over_fewer_and_shorter_texts(encoder, monkeypatch):
-    evaluator, heard = evaluator_of(encoder, 90), Heard()
-    monkeypatch.setattr(subsets, "FEWEST_SEARCHED", 41)  # so that few texts suffice
+def test_a_search_goes_over_few_and_short_texts(encoder, monkeypatch):
+    evaluator = evaluator_of(encoder, 90)
+    monkeypatch.setattr(subsets, "SEARCHED_TEXTS", 45)
     monkeypatch.setattr(subsets, "SEARCHED_TOKENS", 5)
-    with monkeypatch.context() as patch:
-        patch.setattr(subsets, "SEARCH_OPERATIONS", 7 * 41 * operations(encoder, 1, 5))
-        found = search_subsets(encoder, evaluator, progress=heard)
-    assert (found.exact, found.num_texts) == (True, 41)
-    assert "blocks are searched on 41 texts, cut to 5 tokens" in heard[0]
-    texts, smaller = evaluator.texts()[:41], evaluator.fewer(encoder, 41, 5)
+    found = search_subsets(encoder, evaluator)
+    assert found.num_texts == 45
+    texts, smaller = evaluator.texts()[:45], evaluator.fewer(encoder, 45, 5)
     assert smaller.texts() == [row if len(row) <= 5 else [*row[:4], row[-1]] for row in texts]
     assert max(map(len, texts)) > 5
     for blocks, score in found.best:
         assert score == pytest.approx(smaller.score(keep(encoder, blocks))[0], abs=1e-3)
-    with monkeypatch.context() as patch:  # at most 16 wide, at four layers
-        patch.setattr(subsets, "SEARCH_BYTES", 4 * 16 * 4 * 41 * 5)
-        found = search_subsets(encoder, evaluator)
-    assert (found.exact, found.num_texts) == (True, 41)
-    monkeypatch.setattr(subsets, "SEARCH_OPERATIONS", 0.0)
-    least = search_subsets(encoder, evaluator)
-    assert (least.exact, least.num_texts) == (False, 41)
-    assert least.best[-1][1] == pytest.approx(100)
 
 
 def test_of_named_blocks_only_their_own_score_is_found(encoder):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import cached_property, partial
-from itertools import islice
+from itertools import chain, combinations, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -127,9 +127,9 @@ def side_by_side(
     clock: Callable[[], float] = time.perf_counter,
     progress: Progress = silent,
 ) -> list[Speed]:
-    """Time all runs in each round, so that a disturbance slows all; each run encodes `num_texts` texts.
+    """Time all runs in each round, so that a disturbance slows all; each encodes `num_texts` texts.
 
-    reference: index of the run whose speed is 1.
+    reference: index of the run of speed 1.
     """
     seconds: list[list[float]] = [[] for _ in runs]
     started = clock()
@@ -188,6 +188,7 @@ class Distillation:
         judge = None if labels is None else labels.judge(encoder)
         self.by_agreement, self.evaluator = judge is None, judge or by_agreement
         self.metric, self.full_score = settings.agreement, 100.0
+        self._every = tuple(range(1, encoder.depth + 1))
         if labels is not None and judge is not None:
             self.metric, self.full_score = labels.metric, judge.score(teacher)[0]
         self.needed: float | None = None
@@ -226,7 +227,9 @@ class Distillation:
             texts=self.texts.counts,
             search=self._search,
             tryouts=tuple(self._recorded("tryout")),
-            candidates=mark_dominated(self._after_learning(row, students, chosen) for row in candidates),
+            candidates=mark_dominated(
+                self._timed((self._after_learning(row, students, chosen) for row in candidates), chosen)
+            ),
             chosen=chosen,
             holds=self.needed is None or whole.score >= self.needed,
             needed=self.needed,
@@ -279,44 +282,62 @@ class Distillation:
 
     @cached_property
     def _search(self) -> SubsetSearch:
-        blocks = self.budget.named_blocks
-        name = "subsets" if blocks is None else f"sub{run_name(blocks)}"
+        """Search from all blocks down to the size that the budget asks for."""
+        blocks, smallest = self.budget.named_blocks, self.budget.number or 1
+        if self.budget.blocks is None and self.budget.within is None:
+            sizes, held = {*range(1, self.teacher.depth), self.encoder.depth}, partial(is_held, self.encoder)
+            some = (islice(filter(held, combinations(self._every, size)), 1) for size in sorted(sizes))
+            first = list(chain.from_iterable(some))
+            smallest = len(within_limit([self._row(one) for one in first], self.budget).blocks)
+        name = f"subsets-{smallest}" if blocks is None else f"sub{run_name(blocks)}"
         known = self.searches.read(name, SubsetSearch)
         return known or self.searches.write(
-            name, search_subsets(self.teacher, self.evaluator, blocks=blocks, progress=self.progress)
+            name,
+            search_subsets(self.teacher, self.evaluator, blocks=blocks, smallest=smallest, progress=self.progress),
         )
 
     def _sizes(self) -> list[LeanModel]:
-        """Return a row for each size, the full model last; all are timed together."""
-        search, named = self._search, self.budget.named_blocks
-        name = f"sizes-{timed_on(self.encoder)}" + ("" if named is None else f"-{run_name(named)}")
-        measured = self.searches.read(name, Measured)
-        if measured is None:
-            scores = dict(search.best) if search.num_texts is None else {}  # else scored on other texts
-            blocks = {len(best): best for best, _ in search.best} | ({len(named): named} if named else {})
-            blocks[self.encoder.depth] = tuple(range(1, self.encoder.depth + 1))
-            models = [self._view(subset) for subset in blocks.values()]
-            ids = self.texts.ids_at(self.choosing[:TIMED_TEXTS])
+        """Return a row for each searched size, the full model last; speeds are estimates."""
+        rows = [self._row(*found) for found in self._search.best]
+        if self.teacher is not self.encoder:
+            rows.append(self._row(self._every))
+        return [*rows[:-1], self._scored(rows[-1], rows[-1].blocks)]
+
+    @cached_property
+    def _spared(self) -> int:
+        """Count the parameters that a smaller vocabulary saves."""
+        if self.vocabulary is None:
+            return 0
+        return self.teacher.num_parameters - keep_words(self.teacher, self.vocabulary).num_parameters
+
+    def _row(self, blocks: Blocks, score: float = 0.0) -> LeanModel:
+        spared = self._spared if len(blocks) < self.encoder.depth else 0
+        length = float(self.texts.lengths()[self.choosing].mean())
+        return LeanModel(
+            blocks=blocks,
+            score=score,
+            pace=1e9 / operations(self.encoder, len(blocks), length),
+            megabytes=megabytes_of(self._view(blocks).num_parameters - spared),
+        )
+
+    def _timed(self, rows: Iterable[LeanModel], chosen: Blocks) -> list[LeanModel]:
+        """Time the chosen and the full model side by side."""
+        name = f"timed-{timed_on(self.encoder)}-{run_name(chosen)}"
+        if (measured := self.searches.read(name, Measured)) is None:
+            ids, models = self.texts.ids_at(self.choosing[:TIMED_TEXTS]), (self._view(chosen), self.encoder)
             runs = [partial(model.encode_ids, ids) for model in models]
             timed = side_by_side(runs, len(ids), reference=-1, progress=self.progress)
-            rows = []
-            for subset, model, (rate, ends) in zip(blocks.values(), models, timed, strict=True):
-                row = LeanModel(
-                    blocks=subset,
-                    score=0.0,
-                    texts_per_second=rate,
-                    pace=1e9 / operations(self.encoder, len(subset), float(np.mean(list(map(len, ids))))),
-                    speedup_interval=ends,
-                    megabytes=megabytes_of(model.num_parameters),
-                    agreement=self.report.agreement(model),
-                )
-                rows.append(self._scored(row, subset, scores.get(subset)))
-            measured = self.searches.write(name, Measured(rows=tuple(rows)))
-        *lean, full = measured.rows
-        if self.vocabulary is not None:
-            spared = self.teacher.num_parameters - keep_words(self.teacher, self.vocabulary).num_parameters
-            lean = [replace(row, megabytes=row.megabytes - megabytes_of(spared)) for row in lean]
-        return [*lean, full]
+            both = (
+                LeanModel(blocks=blocks, score=0.0, texts_per_second=rate, speedup_interval=ends)
+                for blocks, (rate, ends) in zip((chosen, self._every), timed, strict=True)
+            )
+            measured = self.searches.write(name, Measured(rows=tuple(both)))
+        known = {row.blocks: row for row in measured.rows}
+        same = ("texts_per_second", "speedup_interval")
+        return [
+            replace(row, **{name: getattr(known[row.blocks], name) for name in same}) if row.blocks in known else row
+            for row in rows
+        ]
 
     def _scored(self, row: LeanModel, blocks: Blocks, score: float | None = None) -> LeanModel:
         model = self._view(blocks)
@@ -351,14 +372,14 @@ class Distillation:
         """
         leading = [one for one in self._search.leading if len(one[0]) == len(row.blocks)]
         if len(self.budget.named_blocks or ()) == len(row.blocks) or len(leading) < 2 or self._few is None:
-            return row
-        if self._search.num_texts is not None:  # score on all texts, as for trained models
-            leading = [(blocks, self.evaluator.score(self._view(blocks))[0]) for blocks, _ in leading]
+            return self._scored(row, row.blocks)
+        # Score on all texts, as for trained models.
+        leading = [(blocks, self.evaluator.score(self._view(blocks))[0]) for blocks, _ in leading]
         best = best_tryout([self._try_out(*one) for one in leading])
         return self._scored(row, best.blocks, best.untrained)
 
     def _after_learning(self, row: LeanModel, students: Sequence[LeanModel], chosen: Blocks) -> LeanModel:
-        """Return the best stored student of the row's size, or the chosen one."""
+        """Return the size's best stored student, or the chosen one."""
         same = [student for student in students if len(student.blocks) == len(row.blocks)]
         if len(row.blocks) == len(chosen):
             same = [student for student in same if student.blocks == chosen]
@@ -383,7 +404,7 @@ class Distillation:
         students = [row.blocks for row in self._recorded("blocks") if row.blocks not in known]
         new = [blocks for blocks in students if self.runs.has_weights(run_name(blocks))]
         if self.settings.frontier and new:
-            encoders = [(tuple(range(1, self.encoder.depth + 1)), self.encoder)]
+            encoders = [(self._every, self.encoder)]
             for blocks in sorted(new, key=len, reverse=True):
                 encoders.append((blocks, self.runs.encoder(run_name(blocks), self.encoder.device)))
             measured.append(self.runs.write(place + run_name(new[0]), self._measure_graphs(encoders)))
@@ -392,8 +413,8 @@ class Distillation:
     def _measure_graphs(self, encoders: Sequence[tuple[Blocks, Encoder]]) -> Measured:
         """Export each encoder in both precisions, and measure the graphs; the full model is first.
 
-        Float layers of int8 graphs are chosen by the full model's cosines. Vectors with the smaller vocabulary (pieces
-        of training texts) come from the graph with all words.
+        Float layers of int8 graphs are chosen by the full model's cosines. Vectors with the training texts' pieces
+        come from the graph with all words.
         """
         texts, evaluator, report = self.texts, self.evaluator, self.report
         held_out = np.concatenate([self.choosing, self.reporting])
@@ -456,7 +477,7 @@ class Distillation:
         return keep(self.encoder, blocks, copy_weights=False)
 
     def _recorded(self, prefix: str) -> list[LeanModel]:
-        """Return stored rows; prefix: `blocks` (trained on all texts) or `tryout` (on few)."""
+        """Return stored rows; prefix: `blocks` (trained on all texts) or `tryout`."""
         return [row for name, row in self.runs.all(LeanModel).items() if name.startswith(prefix)]
 
     def _try_out(self, blocks: Blocks, untrained: float) -> LeanModel:

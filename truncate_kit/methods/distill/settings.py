@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from itertools import groupby
+from math import comb
 from operator import ge
 
 from truncate_kit.core.errors import UsageError, counted
@@ -35,8 +36,8 @@ NEARLY_ALL = 0.25  # share of removed blocks
 EVALUATIONS = 20  # per epoch
 FEW_TEXTS = 2000  # to try subsets on
 LEADING = 4  # subsets kept per size
-EXACT_DEPTH = 12  # 4,095 subsets
-SEARCH_SECONDS, TIMING_SECONDS, STARTING_SECONDS, GRAPHS_SECONDS = 600.0, 10.0, 20.0, 90.0
+BEAM, SEARCHED_TEXTS = 20, 100  # subsets of each size that a search scores, and texts that it scores them on
+TIMING_SECONDS, STARTING_SECONDS, GRAPHS_SECONDS = 10.0, 20.0, 90.0
 LEARNED = {4000: -1.0, 8000: -0.4, 60_000: 0.5, 120_000: 0.6}
 """Points that half of all-MiniLM-L6-v2's blocks gain on STS Benchmark, by texts (benchmarks/lean)."""
 AMONG, NEAR = 41, 4
@@ -196,7 +197,7 @@ class LeanModel(Result):
     """Measurements of a model with some or all blocks, in torch or as an exported graph."""
 
     blocks: Blocks
-    score: float  # points; after training, if trained
+    score: float  # points; after training, if trained; in the search, if only searched
     untrained: float | None = None  # score before training; not for graphs
     scores: tuple[float, ...] = ()  # at each evaluation in training
     agreement: Agreement | None = None  # on the report texts; for tryouts, on the selection texts
@@ -205,8 +206,8 @@ class LeanModel(Result):
     precision: Precision = "fp32"  # in ONNX Runtime if `dims` is set, else in torch
     dims: int = 0  # leading dimensions of a graph's vectors
     words: int = 0  # vocabulary size of a graph
-    texts_per_second: float = 0.0  # timed side by side
-    pace: float = 0.0  # decides: texts per 10⁹ operations, of a graph per processor second
+    texts_per_second: float = 0.0  # timed side by side; 0 if not timed
+    pace: float = 0.0  # decides: texts per 10⁹ operations (an estimate), of a graph per processor second
     megabytes: float = 0.0  # graph files or float32 weights, 10⁶ bytes
     interval: tuple[float, float] | None = None  # 95 %, over labels, of the untrained model or graph
     speedup_interval: tuple[float, float] | None = None  # 95 %, relative to the full model, over timing rounds
@@ -238,7 +239,7 @@ class SubsetSearch(Result):
     tried: int
     exact: bool  # True if all subsets that a standard checkpoint can store were scored
     seconds: float
-    num_texts: int | None = None  # shortened texts, if all would take too long
+    num_texts: int | None = None  # short texts; all, if None
 
     @property
     def best(self) -> list[Scored]:
@@ -338,23 +339,33 @@ def held_out_number(texts: int, settings: DistillSettings) -> int:
     return max(2 * AMONG, min(settings.held_out, texts // 10))
 
 
+def numbers_scored(depth: int, smallest: int, beam: int = BEAM) -> dict[int, int]:
+    """Count the subsets of each size that a search scores."""
+    return {size: min(comb(depth, size), max(beam, depth * (size == depth - 1))) for size in range(smallest, depth + 1)}
+
+
 def expected_seconds(
     budget: Budget, settings: DistillSettings, depth: int, texts: int, block: float
 ) -> dict[str, float]:
     """Estimate each part of a distillation; block: seconds of one block for one text."""
     held = held_out_number(texts, settings)
     learned, judged, few = texts - held, held / 2, min(FEW_TEXTS, (texts - held) // 10)
-    sizes = [depth / 2] * (depth - 1).bit_length()  # of a binary search
+    sizes, smallest = [depth / 2] * (depth - 1).bit_length(), 1  # of a binary search
     if budget.within is None:
-        sizes = [budget.number or (depth - 1 if budget.speedup is None else max(1, depth // budget.speedup))]
+        smallest = budget.number or (depth - 1 if budget.speedup is None else max(1, int(depth / budget.speedup)))
+        sizes = [smallest]
     named = budget.named_blocks is not None
-    searched = depth if named else 2**depth if depth <= EXACT_DEPTH else 4 * depth**3 // 3
+    searched = (
+        judged * depth
+        if named
+        else SEARCHED_TEXTS * sum(n * (size + 1) / 2 for size, n in numbers_scored(depth, smallest).items())
+    )
     tried = 0 if named else LEADING * (LEARNING * few + judged)
     taught = settings.epochs * (LEARNING * learned + EVALUATIONS * judged)
     return {
         "starting and saving": STARTING_SECONDS,
         "encoding": block * texts * depth,
-        "searching": min(SEARCH_SECONDS, block * judged * searched) + block * held * depth**2 / 2,
+        "searching": block * searched,
         "learning": block * sum(sizes) * (tried + taught),
         "timing": TIMING_SECONDS,
         **({"measuring graphs": GRAPHS_SECONDS} if settings.frontier else {}),

@@ -1,26 +1,27 @@
-"""Choose blocks without training: all subsets, a beam search for deep models, and simpler baselines."""
+"""Choose blocks without training: a beam search from all blocks down, and simpler rules."""
 
 import math
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from itertools import combinations, groupby, islice
+from itertools import chain, combinations, count, groupby, islice
+from statistics import fmean
 
 import torch
 from torch import Tensor
 
 from truncate_kit.analysis.cka import cka_matrix
-from truncate_kit.core.errors import LayerNotHeldError, ModelError, counted
-from truncate_kit.core.progress import Progress, ProgressOption, announce, reporter, silent
-from truncate_kit.methods.distill.settings import EXACT_DEPTH, LEADING, Blocks, SubsetSearch
+from truncate_kit.core.errors import LayerNotHeldError, ModelError
+from truncate_kit.core.hardware import bf16_instructions
+from truncate_kit.core.progress import ProgressOption, reporter
+from truncate_kit.methods.distill.settings import BEAM, LEADING, SEARCHED_TEXTS, Blocks, SubsetSearch, numbers_scored
 from truncate_kit.models.encoder import Encoder, evaluating, length_batches, original_order
-from truncate_kit.models.truncation import BlockRunner, keep, kept_config, operations
+from truncate_kit.models.truncation import BlockRunner, keep, kept_config
 from truncate_kit.training.loop import Evaluator, Ids, precision
 
-BEAM = 8
 BATCH = 64
-SEARCH_OPERATIONS, SEARCH_BYTES = 6e13, 4 * 2**30  # about ten minutes on two cores
-FEWEST_SEARCHED, SEARCHED_TOKENS = 200, 128
+SEARCHED_TOKENS = 32
+Scores = dict[Blocks, float]
 
 
 def search_subsets(
@@ -28,51 +29,90 @@ def search_subsets(
     evaluator: Evaluator,
     *,
     blocks: Blocks | None = None,
+    smallest: int = 1,
     beam: int = BEAM,
     progress: ProgressOption = False,
 ) -> SubsetSearch:
-    """Score subsets of the blocks of `encoder` without training.
+    """Score subsets of the blocks of `encoder` without training, on a few short texts.
 
-    Up to 12 blocks, every subset is scored, in 2^L − 1 block runs. For deeper models, a beam search drops one block at
-    a time from the `beam` best subsets of each size. With `blocks`, only this subset and the full model are scored.
+    Drops one block at a time, down to `smallest` blocks; of each size, the `beam` subsets of highest `promise` are
+    scored, and the simpler rules' choices. With `blocks`, only this subset and all blocks are scored, on all texts.
 
     Raises `ModelError` if vectors combine several layers or come from heads.
     """
     progress = reporter(progress)
     check_blocks(encoder, blocks)
     begin, depth, held = time.perf_counter(), encoder.depth, cache(partial(is_held, encoder))
-    every, used, width = tuple(range(1, depth + 1)), evaluator, None
-    baselines: dict[str, list[Blocks]] = {}
-    with evaluating(encoder), torch.inference_mode(), precision(encoder.device, "fp32"):
+    every, exact, number, rules = tuple(range(1, depth + 1)), False, None, dict[str, list[Blocks]]()
+    with evaluating(encoder), torch.inference_mode():
         if blocks is not None:
             scores = {one: evaluator.score(keep(encoder, one, copy_weights=False))[0] for one in {blocks, every}}
         else:
-            used, width = plan_search(encoder, evaluator, beam, progress)
-            runners = list(_runners(encoder, used.texts()))
-            score = partial(_scores, used, runners)
-            if width is None:
-                scores = score([one for size in every for one in combinations(every, size) if held(one)], progress)
-            else:
-                best, scores = [every], score([every])
-                for size in range(depth - 1, 0, -1):
-                    fewer = {(*b[:place], *b[place + 1 :]) for b in best for place in range(len(b))}
-                    scored = score(filter(held, fewer))
-                    if not scored:
-                        break
-                    scores |= scored
-                    best = sorted(scored, key=lambda one: (-scored[one], one))[:width]
-                    progress("Searching subsets", depth - size, depth - 1)
-            baselines = {name: list(filter(held, kept)) for name, kept in baseline_blocks(runners, depth).items()}
-            scores |= score({one for kept in baselines.values() for one in kept} - set(scores))
+            evaluator = evaluator.fewer(encoder, SEARCHED_TEXTS, SEARCHED_TOKENS)
+            number, done = len(evaluator.texts()), count(1)
+            total = sum(numbers_scored(depth, smallest, beam).values())
+            with precision(encoder.device, "bf16" if bf16_instructions(encoder.device) else "fp32"):
+                runners = list(_runners(encoder, evaluator.texts()))
+                for name, kept in baseline_blocks(runners, depth).items():
+                    rules[name] = [one for one in kept if len(one) >= smallest and held(one)]
+
+                def score(subsets: Iterable[Blocks]) -> Iterator[tuple[Blocks, float]]:
+                    for one, vectors in _vectors(runners, subsets):
+                        yield one, evaluator.score_of(vectors[order])[0]
+                        progress("Searching subsets", min(next(done), total - 1), total)
+
+                order = original_order(_batches(evaluator.texts()))
+                scores, exact = _descend(score, depth, smallest, beam, held)
+                scores |= score(set(chain(*rules.values())) - set(scores))
+            progress("Searching subsets", total, total)
     ranked = sorted(scores.items(), key=lambda item: (len(item[0]), -item[1], item[0]))
     return SubsetSearch(
         leading=tuple(one for _, rows in groupby(ranked, lambda item: len(item[0])) for one in islice(rows, LEADING)),
-        baselines={name: tuple((one, scores[one]) for one in kept) for name, kept in baselines.items()},
+        baselines={name: tuple((one, scores[one]) for one in kept) for name, kept in rules.items()},
         tried=len(scores),
-        exact=blocks is None and width is None,
-        num_texts=None if used is evaluator else len(used.texts()),
+        exact=exact,
+        num_texts=number,
         seconds=time.perf_counter() - begin,
     )
+
+
+def _descend(
+    score: Callable[[Iterable[Blocks]], Iterable[tuple[Blocks, float]]],
+    depth: int,
+    smallest: int,
+    beam: int,
+    held: Callable[[Blocks], bool],
+) -> tuple[Scores, bool]:
+    """Score the most promising subsets of each size, and tell if these are all."""
+    every = tuple(range(1, depth + 1))
+    scores, complete = dict(score({every})), True
+    known, best = dict(scores), [every]
+    for size in range(depth - 1, smallest - 1, -1):
+        fewer = {(*one[:place], *one[place + 1 :]) for one in best for place in range(size + 1)}
+        fewer = set(filter(held, fewer)) or fewer
+        guessed = {one: promise(one, known, depth) for one in fewer}
+        best = sorted(fewer, key=lambda one: (-guessed[one], one))[: beam if size < depth - 1 else None]
+        complete &= len(best) == len(fewer)
+        scored = dict(score(best))
+        known |= guessed | scored
+        scores |= {one: value for one, value in scored.items() if held(one)}
+    return scores, complete
+
+
+def promise(blocks: Blocks, known: Mapping[Blocks, float], depth: int) -> float:
+    """Estimate the score of `blocks` from `known` ones of larger subsets, as if losses added up.
+
+    The mean of s(A + a) + s(A + b) − s(A + a + b) over pairs of left-out blocks.
+    """
+
+    def score_with(*others: int) -> float | None:
+        return known.get(tuple(sorted((*blocks, *others))))
+
+    left_out = [block for block in range(1, depth + 1) if block not in blocks]
+    larger = {block: value for block in left_out if (value := score_with(block)) is not None}
+    pairs = ((larger[a] + larger[b], score_with(a, b)) for a, b in combinations(larger, 2))
+    guesses = [both - whole for both, whole in pairs if whole is not None]
+    return fmean(guesses or larger.values())
 
 
 def check_blocks(encoder: Encoder, blocks: Blocks | None = None) -> None:
@@ -106,33 +146,26 @@ def _runners(encoder: Encoder, ids: Sequence[Ids]) -> Iterator[BlockRunner]:
         yield BlockRunner(encoder, encoder.pad([ids[place] for place in places]))
 
 
-def _scores(
-    evaluator: Evaluator, runners: Sequence[BlockRunner], subsets: Iterable[Blocks], progress: Progress = silent
-) -> dict[Blocks, float]:
-    """Score subsets in sorted order, so that neighbours share states."""
-    scores: dict[Blocks, float] = {}
-    order, ordered = original_order(_batches(evaluator.texts())), sorted(subsets)
+def _vectors(runners: Sequence[BlockRunner], subsets: Iterable[Blocks]) -> Iterator[tuple[Blocks, Tensor]]:
+    """Yield each subset with its vectors in batch order; sorted, so that neighbours share states."""
     path: list[tuple[int, list[Tensor]]] = [(0, [runner.embedded for runner in runners])]
-    for blocks in ordered:
+    for blocks in sorted(subsets):
         common = 0
         while common < min(len(path) - 1, len(blocks)) and path[common + 1][0] == blocks[common]:
             common += 1
         del path[common + 1 :]
         for block in blocks[common:]:
             path.append((block, [one.run(block, state) for one, state in zip(runners, path[-1][1], strict=True)]))
-        vectors = [one.vectors(state).float().cpu() for one, state in zip(runners, path[-1][1], strict=True)]
-        scores[blocks] = evaluator.score_of(torch.cat(vectors)[order])[0]
-        progress("Searching subsets", len(scores), len(ordered))
-    return scores
+        pooled = (one.vectors(state).float().cpu() for one, state in zip(runners, path[-1][1], strict=True))
+        yield blocks, torch.cat(list(pooled))
 
 
 def baseline_blocks(runners: Iterable[BlockRunner], depth: int) -> dict[str, list[Blocks]]:
     """Return the blocks that each baseline keeps, for each number n of blocks.
 
-    first: blocks 1 … n. even: n evenly spaced blocks, including the last. block_influence: the n blocks that change
-    token directions most (ShortGPT, arXiv:2403.03853). angular: removes the consecutive blocks with the smallest
-    angle between the token states before and after (PruneMe, arXiv:2403.17887; over all tokens). cka: the n blocks that
-    change the sentence vectors most.
+    first: blocks 1 … n. even: evenly spaced ones, with the last. block_influence: those that change token directions
+    most (ShortGPT, arXiv:2403.03853). angular: without the consecutive blocks of smallest angle between token states
+    before and after (PruneMe, arXiv:2403.17887; over all tokens). cka: those that change sentence vectors most.
     """
     influence, angles, count = torch.zeros(depth), torch.zeros(depth + 1, depth + 1), 0
     vectors: list[Tensor] = []
@@ -162,46 +195,3 @@ def baseline_blocks(runners: Iterable[BlockRunner], depth: int) -> dict[str, lis
 
 def _largest(values: Tensor, number: int) -> Blocks:
     return tuple(sorted(sorted(range(1, len(values) + 1), key=lambda block: -float(values[block - 1]))[:number]))
-
-
-def plan_search(encoder: Encoder, evaluator: Evaluator, beam: int, progress: Progress) -> tuple[Evaluator, int | None]:
-    """Return the evaluator for the search, and the width if a beam search is needed.
-
-    Shorten texts, then halve their number, then the beam width, until the search fits; announce this.
-    """
-    depth = encoder.depth
-    used, number, width = evaluator, len(evaluator.texts()), None if encoder.depth <= EXACT_DEPTH else beam
-    while True:
-        states = 4 * encoder.width * _padded(used.texts()) * (depth + 1)  # float32
-        if search_operations(encoder, used, width) <= SEARCH_OPERATIONS and states <= SEARCH_BYTES:
-            break
-        if used is evaluator:
-            used = evaluator.fewer(encoder, number, SEARCHED_TOKENS)
-        elif number > FEWEST_SEARCHED:
-            number = max(FEWEST_SEARCHED, number // 2)
-            used = evaluator.fewer(encoder, number, SEARCHED_TOKENS)
-        elif width != 1:
-            width = beam if width is None else width // 2
-        else:
-            break
-    if used is not evaluator:
-        texts = f"{counted(len(used.texts()), 'text')}, cut to {SEARCHED_TOKENS} tokens"
-        announce(progress, f"To save time, blocks are searched on {texts}.")
-    return used, width
-
-
-def search_operations(encoder: Encoder, evaluator: Evaluator, width: int | None) -> float:
-    """Count the operations of a search."""
-    runs, ids = 2**encoder.depth - 1 if width is None else beam_runs(encoder.depth, width), evaluator.texts()
-    longest = ((len(places), max(len(ids[place]) for place in places)) for places in _batches(ids))
-    return runs * sum(number * operations(encoder, 1, length) for number, length in longest)
-
-
-def beam_runs(depth: int, beam: int) -> int:
-    """Estimate the block runs of a beam search over `depth` blocks; shared first blocks save about half."""
-    tried = {size: min(math.comb(depth, size), beam * (size + 1)) for size in range(1, depth)}
-    return depth + sum(number * (size + 1) // 2 for size, number in tried.items())
-
-
-def _padded(ids: Sequence[Ids]) -> int:
-    return sum(len(places) * max(len(ids[place]) for place in places) for places in _batches(ids))
