@@ -275,7 +275,7 @@ def adapt(
         layer: Layer to cut at; by default the last.
         checkpoint: File to save to and resume from.
         group: Processes that train together.
-        progress: True shows bars and logs; a callable receives steps.
+        progress: A `ProgressOption`.
 
     Raises:
         DataError: Too few texts, or no token can be masked.

@@ -95,7 +95,7 @@ def combine(
         settings: Search settings.
         head: Trained pooler, for the baseline "CLS pooler" and `settings.head`.
         threads: Cores for the exact search.
-        progress: True draws bars; a callable receives steps.
+        progress: A `ProgressOption`.
 
     Raises:
         DataError: Too few pairs, or no combination has a correlation.

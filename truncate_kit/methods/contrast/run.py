@@ -271,7 +271,7 @@ def finetune_contrastive(
         settings: Run settings.
         generator: Frozen generator for `diffcse`; by default `encoder`.
         group: Processes that train together.
-        progress: True shows bars and logs; a callable receives steps.
+        progress: A `ProgressOption`.
         stage_done: See `TrainingRun.train`.
 
     Raises:

@@ -605,7 +605,7 @@ def distill(
         before: Earlier changes to `encoder`, in words.
         engine: Computes the full model's vectors; by default in this process.
         group: Processes that train together; all need access to `out`.
-        progress: True draws bars; a callable receives steps.
+        progress: A `ProgressOption`.
 
     Raises:
         UsageError: The budget cannot be met, or `out` holds the model to start from.

@@ -73,7 +73,7 @@ def finetune_frozen(
         settings: Steps, blocks and training.
         raw: Sentences to train the autoencoders on; sentences of dev and test are excluded.
         nli: NLI pairs to train the heads on first.
-        progress: True draws bars; a callable receives steps.
+        progress: A `ProgressOption`.
 
     Raises:
         ModelError: The model has no blocks.

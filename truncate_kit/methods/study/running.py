@@ -62,7 +62,7 @@ def run_study(
     Args:
         study: Plan to run.
         out: Output folder for `trials/` and `adapted/`; repeat the call to resume.
-        progress: True draws bars and logs epochs; a `TrialWatcher` receives every epoch and finished trial.
+        progress: A `WatchOption`.
         finished: Called with all rows so far, after each model and task. A resumed study calls it only when there are
             as many rows as in `study.json` of `out`, so that no rows are lost.
         engine: See `finetune`.

@@ -88,7 +88,7 @@ def finetune(
         before: Training before the task, in words for model cards.
         retrieval: Retrieval set that replaces dev and test: half of its queries for choosing epoch and layer,
             half for reporting. Training pairs with a text (judged pairs: with a query) of the set are excluded.
-        progress: True draws bars; a `TrialWatcher` receives steps, epochs and finished trials.
+        progress: A `WatchOption`.
         engine: Runs the trials; by default one after another in this process.
 
     Raises:
