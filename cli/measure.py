@@ -126,7 +126,7 @@ def evaluate(
     against: str | None = data_option(None, "With --mteb: also score this full model.", metavar="FULL"),
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
-    runtime: Runtime | None = machine_option(None, "By default onnx with --graph or an .onnx file."),
+    runtime: Runtime | None = machine_option(None, "By default that of --graph or of a graph file."),
     graph: options.Graph = None,
     hardware: Hardware,
     vectors: VectorPrecision = results_option("float32", "Precision of the scored vectors."),
@@ -221,7 +221,7 @@ def _mteb(
 
 @command("truncate-kit compare FULL exported/lean --data FOLDER", result="evaluation:SuiteReport")
 def compare(
-    full: str = argument(..., "FULL", "Full model that made the index: folder, hub name or .onnx file."),
+    full: str = argument(..., "FULL", "Full model that made the index: folder, hub name or graph file."),
     lean: str = argument(..., "LEAN", "Lean model, preferably distilled from FULL."),
     *,
     data: str = data_option(..., "Folder of corpus.jsonl, queries.jsonl and qrels/test.tsv (BEIR's layout)."),

@@ -102,11 +102,13 @@ def export(
     workspace: Output,
     push: Push,
 ) -> None:
-    """Export the model as one ONNX graph, checked against torch, with its tokenizer and configuration."""
+    """Export the model as one graph, for ONNX Runtime or OpenVINO, checked against torch, with its tokenizer."""
     from truncate_kit.export.record import ExportSettings
 
     kept = options.kept(layer, blocks)
-    precision, target = check_target(values["precision"], values.get("target"))  # fail before loading
+    precision, target = check_target(
+        values["precision"], values.get("target"), values["runtime"]
+    )  # fail before loading
     settings = ExportSettings(**values | {"precision": precision, "target": target})
     if precision != "int8":
         refuse("--precision int8", budget=values.get("budget"))
@@ -287,7 +289,7 @@ def encode(
         ..., "FILE", "Texts: .txt, .csv, .tsv, .json(l), .parquet, also .gz; - reads standard input."
     ),
     *,
-    model: str | None = data_option(None, "Folder, hub name, miniature or .onnx file; by default WORKSPACE/lean."),
+    model: str | None = data_option(None, "Folder, hub name, miniature or graph file; by default WORKSPACE/lean."),
     column: str | None = data_option(None, "Column of the texts, if not recognized by name."),
     pooling: options.Pooling = None,
     max_length: options.MaxLength = None,
@@ -314,7 +316,7 @@ def encode(
     named = workspace.finished_model(model, pooling, max_length)
     place, inside = local_path(named.name), bool(named.pooling or named.max_length)
     device = "cuda" if machine.gpus_per_worker or machine.on_cuda else "cpu"  # of the encoding processes
-    suited = None if runtime == "torch" or inside else suited_precision(place, device)
+    suited = None if runtime == "torch" or inside else suited_precision(place, device, runtime or "onnx")
     encoder = workspace.load_text_encoder(named, runtime, graph or suited, machine, device)
     form = replace(form, normalize=gives_unit_vectors(encoder) if normalize is None else normalize)
     with machine.open() as engine, _readable(file) as source:

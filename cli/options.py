@@ -38,7 +38,7 @@ from .console import note
 if TYPE_CHECKING:
     from truncate_kit.data.pairs import PairSplits
     from truncate_kit.data.retrieval import RetrievalSet
-    from truncate_kit.export.runtime import OnnxEncoder
+    from truncate_kit.export.runtime import GraphEncoder
     from truncate_kit.models.encoder import Encoder
 
 WORKSPACE = Path("exported")
@@ -416,14 +416,14 @@ class Workspace(Places):
 
     def load_text_encoder(
         self, source: Source, runtime: str | None, graph: str | None, hardware: Hardware, device: str | None = None
-    ) -> "Encoder | OnnxEncoder":
+    ) -> "Encoder | GraphEncoder":
         """Load the model in torch or as a graph; print the graph's file."""
         from truncate_kit.export.record import graph_sentence
-        from truncate_kit.export.runtime import OnnxEncoder, load_text_encoder
+        from truncate_kit.export.runtime import GraphEncoder, load_text_encoder
 
         load: dict[str, Any] = {"pooling": source.pooling, "max_length": source.max_length, "device": hardware.device}
         encoder = load_text_encoder(source.name, runtime=runtime, precision=graph, threads=hardware.threads, **load)
-        if isinstance(encoder, OnnxEncoder) and encoder.report:
+        if isinstance(encoder, GraphEncoder) and encoder.report:
             note(graph_sentence(encoder.file, encoder.report, device or encoder.device.type))
         return encoder
 

@@ -56,7 +56,7 @@ _NAMES = {  # by module
     "export.encode": "encode_file",
     "export.exporting": "export_onnx",
     "export.record": "ExportReport ExportSettings",
-    "export.runtime": "OnnxEncoder",
+    "export.runtime": "OnnxEncoder OpenVinoEncoder",
     "methods.bert_lc.combine": "combine combined_encoder",
     "methods.bert_lc.settings": "CombinationReport CombineSettings",
     "methods.contrast.run": "finetune_contrastive layer_weights",

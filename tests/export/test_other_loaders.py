@@ -37,6 +37,7 @@ _CLIENTS = """
 import json, sys
 import openvino
 from fastembed import TextEmbedding
+from optimum.intel import OVModelForFeatureExtraction
 from fastembed.common.model_description import ModelSource, PoolingType
 from optimum.onnxruntime import ORTModelForCustomTasks, ORTModelForFeatureExtraction
 from sentence_transformers import SentenceTransformer, export_optimized_onnx_model
@@ -44,9 +45,13 @@ from transformers import AutoTokenizer
 place, texts = sys.argv[1], json.loads(sys.argv[2])
 model = SentenceTransformer(place, backend="onnx", model_kwargs={"provider": "CPUExecutionProvider"})
 batch = AutoTokenizer.from_pretrained(place)(texts, padding=True, return_tensors="pt")
-states = ORTModelForFeatureExtraction.from_pretrained(place)(**batch).last_hidden_state
+exact = {"ov_config": {"INFERENCE_PRECISION_HINT": "f32"}}
+loaded = OVModelForFeatureExtraction.from_pretrained(place, subfolder="openvino", **exact)
+by_openvino = SentenceTransformer(place, backend="openvino", model_kwargs=exact)
+def pooled(model):
+    states, mask = model(**batch).last_hidden_state, batch["attention_mask"][:, :, None]
+    return ((states * mask).sum(dim=1) / mask.sum(dim=1)).tolist()
 whole = ORTModelForCustomTasks.from_pretrained(place)(**batch)
-mask = batch["attention_mask"][:, :, None]
 plain = SentenceTransformer(place, backend="onnx", model_kwargs={"export": True, "provider": "CPUExecutionProvider"})
 export_optimized_onnx_model(plain, "O3", place)
 def fastembed(file):
@@ -59,7 +64,9 @@ def openvinos(file):
 print(json.dumps({
     "runs": type(model[0].auto_model).__name__,
     "sentence-transformers": model.encode(texts).tolist(),
-    "optimum, states": ((states * mask).sum(dim=1) / mask.sum(dim=1)).tolist(),
+    "sentence-transformers, openvino": by_openvino.encode(texts).tolist(),
+    "optimum, states": pooled(ORTModelForFeatureExtraction.from_pretrained(place)),
+    "optimum-intel": pooled(loaded),
     "optimum, sentence_embedding": whole["sentence_embedding"].tolist(),
     "fastembed": fastembed("onnx/model.onnx"),
     "fastembed, int8": fastembed("onnx/model_quantized.onnx"),
@@ -92,6 +99,7 @@ def both(minilm, tmp_path_factory):
         name="pairs", pairs=tuple(TextPair(text, TEXTS[0], score) for score, text in enumerate(TEXTS)), scale=(0, 2)
     )
     export_onnx(encoder, folder, ExportSettings(precision="int8", budget=100), search_pairs=pairs)
+    export_onnx(encoder, folder, ExportSettings(runtime="openvino"))
     return encoder.vectors(TEXTS), OnnxEncoder.load(folder, precision="int8").vectors(TEXTS), folder
 
 

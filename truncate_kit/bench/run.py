@@ -62,7 +62,7 @@ from truncate_kit.data.seen import numbers_of
 from truncate_kit.evaluation.graded import evaluate, paired_difference
 from truncate_kit.export.exporting import export_graph
 from truncate_kit.export.record import check_record, export_call, graph_sentence, graphs_in, is_graph_of
-from truncate_kit.export.runtime import OnnxEncoder, graph_files
+from truncate_kit.export.runtime import GraphEncoder, graph_files
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder, resolve
 from truncate_kit.models.pipeline import save_encoder
@@ -467,7 +467,7 @@ class Contestants:
         common |= {"batch_size": shape[0], "length": shape[1]}
         requests = []
         for (role, name), runner in self.runners.items():
-            graph = str(runner.file) if isinstance(runner, OnnxEncoder) else None
+            graph = str(runner.file) if isinstance(runner, GraphEncoder) else None
             requests.append({"model": models[role], "backend": name, "graph": graph, **common})
         # On a GPU one at a time: the driver counts the memory of all processes.
         with ThreadPoolExecutor(1 if self.device.type == "cuda" else min(4, os.cpu_count() or 1)) as pool:

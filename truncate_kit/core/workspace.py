@@ -21,6 +21,7 @@ from truncate_kit.core.files import (
     remove_leftovers,
     run_lock,
 )
+from truncate_kit.core.hardware import FILES_OF
 from truncate_kit.core.results import RECORDS_FILE, Result, digest_of_values, read_records
 
 DEFAULT_MINIATURE = "mini-electra-discriminator"
@@ -140,7 +141,7 @@ def versions() -> dict[str, str]:
 
 def folder_of(graph: Path) -> Path:
     """Return the model's folder of a graph."""
-    return graph.parent.parent if graph.parent.name == "onnx" else graph.parent
+    return graph.parent.parent if graph.parent.name in FILES_OF else graph.parent
 
 
 def model_folder(model: str | Path) -> Path | None:
@@ -320,7 +321,7 @@ class Workspace:
         Raises `UsageError` if a distilled model would be lost, unless `distilled` from the same model.
         """
         made = read_origin(self.lean)
-        graphs = sorted(path.name for path in self.lean.glob("onnx/*.onnx"))
+        graphs = [Path(graph).name for graph in _graphs_of(self.lean)]
         lost = f" and its graphs: {', '.join(graphs)}" if graphs else ""
         if made is None or made.method == "copy":
             return f"The lean model replaces the copy in {self.lean}{lost}." if graphs else None
@@ -367,6 +368,11 @@ class Contents(Result):
     freed_bytes: int = 0
 
 
+def _graphs_of(folder: Path) -> tuple[str, ...]:
+    found = (*folder.glob("onnx/*.onnx"), *folder.glob("openvino/*.xml"))
+    return tuple(sorted(path.relative_to(folder).as_posix() for path in found))
+
+
 def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
     """List the contents of a workspace; a nested workspace counts as other files."""
     runs = _runs(workspace)
@@ -380,7 +386,7 @@ def contents(workspace: Workspace, *, freed_bytes: int = 0) -> Contents:
                 path=str(folder),
                 file_bytes=_size(folder),
                 origin="" if (origin := read_origin(folder)) is None else origin.words,
-                graphs=tuple(sorted(f"onnx/{path.name}" for path in folder.glob("onnx/*.onnx"))),
+                graphs=_graphs_of(folder),
             )
             for folder in models
         ),

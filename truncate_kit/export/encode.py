@@ -18,7 +18,7 @@ from truncate_kit.core.progress import Engine, Progress, ProgressOption, reporte
 from truncate_kit.core.results import COUNT, Result, check_number
 from truncate_kit.core.vectors import VectorFormat
 from truncate_kit.data.tables import iter_texts
-from truncate_kit.export.runtime import Chunk, EncodingWork, OnnxEncoder
+from truncate_kit.export.runtime import Chunk, EncodingWork, GraphEncoder
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.store import StoredRows, add_parts, encoder_digest
 
@@ -46,7 +46,7 @@ class EncodedFile(Result):
 
 
 def encode_file(
-    encoder: Encoder | OnnxEncoder,
+    encoder: Encoder | GraphEncoder,
     source: Path,
     out: Path,
     *,
@@ -76,7 +76,7 @@ def encode_file(
     count, digest = _counted(iter_texts(source, column=column, by_row=True), progress)
     width = int(encoder.encode(["a"]).shape[1])
     job = {
-        "model": encoder.digest() if isinstance(encoder, OnnxEncoder) else encoder_digest(encoder),
+        "model": encoder.digest() if isinstance(encoder, GraphEncoder) else encoder_digest(encoder),
         "texts": digest,
         "num_texts": count,
         "width": width,
@@ -109,7 +109,7 @@ def encode_file(
     return EncodedFile(
         file=str(out),
         source=str(source),
-        graph=encoder.file.name if isinstance(encoder, OnnxEncoder) else None,
+        graph=encoder.file.name if isinstance(encoder, GraphEncoder) else None,
         shape=(count, form.columns(width)),
         dtype=str(form.dtype),
         file_bytes=out.stat().st_size,

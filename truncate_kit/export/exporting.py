@@ -5,7 +5,9 @@ import copy
 import os
 import shutil
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,10 +32,12 @@ from truncate_kit.core.errors import (
 from truncate_kit.core.files import digest_of, local_path, name_without_folders, replacing
 from truncate_kit.core.hardware import (
     EXPORT_RECORD,
-    GRAPH_FILES,
+    FILES_OF,
     PRECISIONS,
     Precision,
     Target,
+    check_precision,
+    runtime_of,
     usable_cores,
     without_autocast,
 )
@@ -50,14 +54,16 @@ from truncate_kit.export.record import (
     record_with,
 )
 from truncate_kit.export.runtime import (
+    ENCODERS,
     INPUTS,
     OUTPUT,
     SCORE,
     STATES,
     Feeds,
-    OnnxEncoder,
+    GraphEncoder,
     gives_unit_vectors,
     graph_files,
+    open_openvino,
     open_session,
 )
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, padded
@@ -93,12 +99,13 @@ def export_onnx(
 
     folder: Gets graph and export.json. Without this encoder, it is replaced by the saved encoder (without a
         tokenizer: its configuration).
-    pairs: Their score must not change (fp32, fp16) or is reported (int8).
+    pairs: Their score must not change (fp32, bf16, fp16) or is reported (int8).
     search_pairs: Other pairs, to choose the layers in int8.
 
     Raises:
         UsageError: int8 without `search_pairs`.
-        MissingExtraError: ONNX Runtime or onnxscript is missing.
+        MissingExtraError: A runtime, onnxscript or NNCF is missing.
+        DeviceError: bf16 without the processor's instructions.
         FileProblemError: The folder cannot be written.
         ModelError: A check fails, or export.json is damaged.
     """
@@ -121,14 +128,20 @@ def export_onnx(
 
 
 @without_autocast()
-def export_graph(encoder: Encoder, folder: Path, target: Target = "cpu", *, fused: bool = True) -> ExportReport:
+def export_graph(
+    encoder: Encoder, folder: Path, target: Target = "cpu", *, fused: bool = True, openvino: Sequence[Precision] = ()
+) -> ExportReport:
     """Replace `folder` by the float32 graph and its export.json. Raises as `export_onnx`.
 
     fused: Fuse operators, for ONNX Runtime's own providers only.
+    openvino: Precisions of the graph in OpenVINO, instead of ONNX Runtime.
     """
+    digest, settings = encoder_digest(encoder), [replace(_DEFAULTS, target=target)]
+    if openvino:
+        settings = [ExportSettings(runtime="openvino", precision=precision) for precision in openvino]
     with replacing(local_path(folder)) as place:
         place.mkdir()
-        return _export_into(encoder, encoder_digest(encoder), place, replace(_DEFAULTS, target=target), fused=fused)
+        return [_export_into(encoder, digest, place, row, fused=fused) for row in settings][-1]
 
 
 def _holds(folder: Path, digest: str) -> bool:
@@ -149,21 +162,25 @@ def _export_into(
     *,
     fused: bool = True,
 ) -> ExportReport:
-    runtime, precision = require("onnxruntime", extra="cpu"), settings.precision
-    require("onnxscript", extra="cpu")
+    runtime, precision, packages = settings.runtime, settings.precision, _packages(settings)
     read_exports(folder)  # a damaged record must not be replaced
-    from truncate_kit.export.graph import count_fused_nodes, save_graph
-
     traced = _with_normalization(encoder, settings.normalize)
     beside = model_digests(folder)  # read now, in case the model is replaced during the export
-    graph, facts = _make(traced, settings, search_pairs, progress, fused)
-    path, place = folder / GRAPH_FILES[precision], Path(GRAPH_FILES[precision]).parent
-    # Write both before renaming either: on a full disk the old graph keeps its record.
-    with replacing(folder / EXPORT_RECORD) as record, replacing(path) as file:
-        save_graph(graph, file)
+    path = folder / FILES_OF[runtime][precision]
+    with contextlib.ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="truncate-kit-export-")))
+        work = settings, search_pairs, scratch, progress
+        if runtime == "openvino":
+            write, facts = _make_openvino(traced, _known_graph(folder, digest, traced), folder, *work)
+        else:
+            write, facts = _make(traced, *work, fused)
+        # Write both before renaming either: on a full disk the old graph keeps its record.
+        record, file = (stack.enter_context(replacing(place)) for place in (folder / EXPORT_RECORD, path))
+        write(file)
         files = graph_files(file)
         checks = check_graph(file, traced, precision=precision, progress=progress)
-        exported = OnnxEncoder(file, encoder.reader if encoder.tokenizer is not None else None, heads=encoder.heads)
+        reader = encoder.reader if encoder.tokenizer is not None else None
+        exported = ENCODERS[runtime](file, reader, precision=precision, heads=encoder.heads)
         if pairs is not None:
             facts |= check_score(traced, exported, pairs, precision=precision)
         if precision != "fp32" and (measured := search_pairs or pairs) is not None:  # fp32: see checks
@@ -179,13 +196,10 @@ def _export_into(
             pooling=encoder.pooling_name,
             normalized=gives_unit_vectors(traced),
             max_length=encoder.max_length,
-            file=GRAPH_FILES[precision],
+            file=FILES_OF[runtime][precision],
             file_bytes=sum(part.stat().st_size for part in files),
-            opset=int(graph.opset_imports[""]),
-            # ONNX Runtime's GPU build has another name.
-            versions=versions() | {name: version(name) for name in _EXPORTERS} | {"onnxruntime": runtime.__version__},
-            fused_nodes=count_fused_nodes(graph),
-            graph_sha256={f"{place}/{part.name}": digest_of(part) for part in files},
+            versions=versions() | packages,
+            graph_sha256={f"{path.parent.name}/{part.name}": digest_of(part) for part in files},
             model_sha256=beside,
             checks=checks,
             **facts,
@@ -194,10 +208,29 @@ def _export_into(
         for data in files[1:]:  # weights before the graph that names their files
             data.replace(path.parent / data.name)
     for old in path.parent.glob(f"{path.name}.*.data"):
-        if f"{place}/{old.name}" not in report.graph_sha256:
+        if f"{path.parent.name}/{old.name}" not in report.graph_sha256:
             old.unlink()
     drawn("measured", folder, report)
     return report
+
+
+def _packages(settings: ExportSettings) -> dict[str, str]:
+    """Check the runtime; return the versions of the packages that make the graph."""
+    found = {"onnxruntime": require("onnxruntime", extra="cpu").__version__}  # the GPU build has another name
+    require("onnxscript", extra="cpu")
+    if settings.runtime == "openvino":
+        found = {"openvino": require("openvino", extra="openvino").__version__}
+        check_precision(settings.precision, torch.device("cpu"))
+    return {name: version(name) for name in _EXPORTERS} | found
+
+
+def _known_graph(folder: Path, digest: str, traced: Encoder) -> ExportReport | None:
+    """Return the report on the encoder's float32 graph for OpenVINO, if any."""
+    with contextlib.suppress(ModelError):
+        report = check_record(folder / FILES_OF["openvino"]["fp32"])
+        if report.encoder == digest and report.normalized == gives_unit_vectors(traced):
+            return report
+    return None
 
 
 def _with_normalization(encoder: Encoder, normalize: bool | None) -> Encoder:
@@ -212,9 +245,46 @@ def _with_normalization(encoder: Encoder, normalize: bool | None) -> Encoder:
     return changed
 
 
+Written = tuple[Callable[[Path], object], dict[str, Any]]
+"""Function that writes a graph, and fields of `ExportReport`."""
+
+
+def _make_openvino(
+    encoder: Encoder,
+    known: ExportReport | None,
+    folder: Path,
+    settings: ExportSettings,
+    search_pairs: "PairSet | None",
+    scratch: Path,
+    progress: Progress,
+) -> Written:
+    """Convert the encoder, unless its graph is `known` in another precision; quantize the graph for int8."""
+    from truncate_kit.export.openvino import convert, copy_graph, quantize
+
+    progress("Exporting", 0, 1)
+    exact, rounded = scratch / "exact.xml", scratch / "rounded.xml"
+    if known is None:
+        opset = convert(encoder, exact)
+    else:
+        copy_graph(folder / known.file, exact)
+        opset = known.opset
+    progress("Exporting", 1, 1)
+    facts: dict[str, Any] = {"opset": opset, "fused_nodes": {}, "mask": "unfused"}
+    if settings.precision != "int8" or search_pairs is None:
+        return partial(copy_graph, exact), facts
+    check_graph(exact, encoder)  # checked here, because int8 vectors have no limit
+    facts["quantization"] = quantize(encoder, exact, rounded, search_pairs, budget=settings.budget, progress=progress)
+    return partial(copy_graph, rounded), facts
+
+
 def _make(
-    encoder: Encoder, settings: ExportSettings, search_pairs: "PairSet | None", progress: Progress, fused: bool
-) -> tuple[Any, dict[str, Any]]:
+    encoder: Encoder,
+    settings: ExportSettings,
+    search_pairs: "PairSet | None",
+    scratch: Path,
+    progress: Progress,
+    fused: bool,
+) -> Written:
     from truncate_kit.export.graph import (
         build_graph,
         count_fused_nodes,
@@ -237,25 +307,23 @@ def _make(
     facts: dict[str, Any] = {"mask": set_mask(graph, "lengths" if settings.target == "cuda" else "tokens")}
     if fused:
         fuse_embeddings(graph, encoder.family, settings.precision)
-    if settings.precision == "fp32":
-        strip_notes(graph)
-        return graph, facts
-    computed = fold_constants(graph)
+    computed = fold_constants(graph) if settings.precision != "fp32" else set()
     if settings.precision == "fp16":
         graph, facts["float32_islands"], facts["largest_half"] = to_half(graph, encoder.family, odd_inputs(encoder))
     elif search_pairs is not None and settings.precision == "int8":
         from truncate_kit.export.int8 import search_layers
 
-        with tempfile.TemporaryDirectory(prefix="truncate-kit-int8-") as scratch:
-            exact = Path(scratch) / "exact.onnx"
-            save_graph(graph, exact)
-            check_graph(exact, encoder)  # checked here, because int8 vectors have no limit
-            graph, facts["quantization"] = search_layers(
-                graph, encoder, search_pairs, Path(scratch), budget=settings.budget, progress=progress
-            )
-    store_half(graph, computed)
+        exact = scratch / "exact.onnx"
+        save_graph(graph, exact)
+        check_graph(exact, encoder)  # checked here, because int8 vectors have no limit
+        graph, facts["quantization"] = search_layers(
+            graph, encoder, search_pairs, scratch, budget=settings.budget, progress=progress
+        )
+    if settings.precision != "fp32":
+        store_half(graph, computed)
     strip_notes(graph)
-    return graph, facts
+    facts |= {"opset": int(graph.opset_imports[""]), "fused_nodes": count_fused_nodes(graph)}
+    return partial(save_graph, graph), facts
 
 
 # Checks
@@ -269,7 +337,10 @@ def check_graph(
     Raises `ModelError` for a difference above the precision's limit, on NaN, and if the graph does not load.
     """
     try:
-        session = open_session(file, device=torch.device("cpu"), threads=usable_cores())
+        if runtime_of(file) == "openvino":
+            session: Any = open_openvino(file, precision=precision, threads=usable_cores())
+        else:
+            session = open_session(file, device=torch.device("cpu"), threads=usable_cores())
     except ModelError as error:
         raise failed_check(str(error)) from error
     limit, longest = PRECISIONS[precision].vector_limit, min(max(_LENGTHS), encoder.max_length)
@@ -369,7 +440,7 @@ def _compare(name: str, result: NDArray[Any], expected: NDArray[Any], limit: flo
 
 
 def check_score(
-    encoder: Encoder, exported: OnnxEncoder, pairs: "PairSet", *, precision: Precision = "fp32"
+    encoder: Encoder, exported: GraphEncoder, pairs: "PairSet", *, precision: Precision = "fp32"
 ) -> dict[str, Any]:
     """Return the scores of torch and graph for `ExportReport`. Raises `ModelError` if they differ beyond the limit."""
     from truncate_kit.evaluation.graded import evaluate
@@ -385,7 +456,7 @@ def check_score(
     return fields
 
 
-def measure_invariance(exported: OnnxEncoder, pairs: "PairSet") -> dict[str, float]:
+def measure_invariance(exported: GraphEncoder, pairs: "PairSet") -> dict[str, float]:
     """Measure how much batching, and padding to the longest text, change a text's unit vector.
 
     Returns, against each text run alone, the largest difference of entries, the lowest cosine, and Spearman × 100.
@@ -452,7 +523,7 @@ def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str 
     if not (folder / "config.json").is_file():
         raise ModelError(f"There is no model in {folder} to push.", hint="Make one with `finetune()` first.")
     _check_base(folder / "README.md")
-    for graph in GRAPH_FILES.values():
+    for graph in {file for files in FILES_OF.values() for file in files.values()}:
         if (folder / graph).is_file():
             check_record(folder / graph)
     api = HfApi(endpoint=endpoint)

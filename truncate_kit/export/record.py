@@ -11,14 +11,16 @@ from truncate_kit.core.errors import DeviceError, FileProblemError, ModelError, 
 from truncate_kit.core.files import digest_of
 from truncate_kit.core.hardware import (
     EXPORT_RECORD,
-    GRAPH_FILES,
+    FILES_OF,
     PRECISIONS,
+    GraphRuntime,
     Precision,
     Target,
     check_target,
     multiplies_narrow,
     other_graph,
     precisions_for,
+    runtime_of,
 )
 from truncate_kit.core.results import MACHINE, RESULTS, Bounds, Result, sealed, setting, unsealed
 from truncate_kit.core.workspace import folder_of, model_digests
@@ -30,7 +32,8 @@ class ExportSettings(Result):
     """Settings of one exported graph.
 
     Attributes:
-        precision: `fp32`, `fp16` (for CUDA) or `int8` (for the CPU).
+        runtime: `onnx`, or `openvino` for the CPU.
+        precision: `fp32`, `fp16` (ONNX for CUDA), `bf16` (OpenVINO) or `int8` (for the CPU).
         target: `cpu` or `cuda`.
         normalize: Scale vectors to length 1, or not; by default as the encoder does.
         budget: Spearman points that int8 may lose.
@@ -38,9 +41,11 @@ class ExportSettings(Result):
     Raises `UsageError` for values that are out of bounds or conflict.
     """
 
+    runtime: GraphRuntime = setting("onnx", "Runtime of the graph.", MACHINE, choices=FILES_OF)
     precision: Precision = setting(
-        "fp32", "Precision of the graph: fp16 is for CUDA, int8 for the CPU.", MACHINE, choices=GRAPH_FILES
-    )
+        "fp32", "Precision of the graph: fp16 is for CUDA, bf16 for OpenVINO, int8 for the CPU.", MACHINE,
+        choices=dict.fromkeys(name for files in FILES_OF.values() for name in files),
+    )  # fmt: skip
     target: Target = setting("cpu", "Device of the graph; for fp16 by default cuda.", MACHINE, default=None)
     normalize: bool | None = setting(
         None, "Scale vectors to length 1; by default as the model does.", RESULTS,
@@ -51,7 +56,7 @@ class ExportSettings(Result):
     )
 
     def __post_init__(self) -> None:
-        check_target(self.precision, self.target)
+        check_target(self.precision, self.target, self.runtime)
         super().__post_init__()
 
 
@@ -90,6 +95,11 @@ class ExportReport(Result):
     largest_half: float | None = None  # float16 ends at 65,504
 
     @property
+    def runtime(self) -> GraphRuntime:
+        """Return the runtime of the graph."""
+        return runtime_of(self.file)
+
+    @property
     def fused_attention(self) -> int:
         """Count fused attentions."""
         return fused_attention(self.fused_nodes)
@@ -119,24 +129,33 @@ def read_exports(folder: Path) -> tuple[ExportReport, ...]:
 
 def record_with(folder: Path, report: ExportReport) -> str:
     """Return the text of export.json with this report added and missing graphs removed."""
-    known = set(GRAPH_FILES.values()) - {report.file}
-    kept = [row for row in read_exports(folder) if row.file in known and (folder / row.file).is_file()]
+    known = {file for files in FILES_OF.values() for file in files.values() if (folder / file).is_file()}
+    kept = [row for row in read_exports(folder) if row.file in known - {report.file} or _shares(row, report)]
     values = sealed({"graphs": [row.to_dict() for row in (*kept, report)]})
     return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def check_record(graph: Path) -> ExportReport:
-    """Return the report on a graph. Raises `ModelError` if the report is missing or the files differ from it."""
-    folder = folder_of(graph)
-    report = next((row for row in read_exports(folder) if folder / row.file == graph), None)
+def _shares(row: ExportReport, other: ExportReport) -> bool:
+    """Return whether both describe the same graph in different precisions."""
+    return row.graph_sha256 == other.graph_sha256 and row.file == other.file and row.precision != other.precision
+
+
+def check_record(graph: Path, precision: str | None = None) -> ExportReport:
+    """Return the report on a graph, by default the first of its precisions.
+
+    Raises `ModelError` if the report is missing or the files differ from it.
+    """
+    folder, runtime = folder_of(graph), runtime_of(graph)
+    rows = [row for row in read_exports(folder) if folder / row.file == graph]
+    report = next((row for row in rows if precision in (None, row.precision)), None)
     if report is None:
         problem = f"{folder / EXPORT_RECORD} has no record of {graph.name}: the graph was not checked."
     elif (changed := _changed_file(folder, report)) is not None:
         problem = f"{folder / changed} has changed since {graph.name} was exported."
     else:
         return report
-    precision = next((name for name, file in GRAPH_FILES.items() if folder / file == graph), "fp32")
-    raise ModelError(problem, hint=f"Export the model again with {export_call(precision)}.")
+    precision = precision or next((name for name, file in FILES_OF[runtime].items() if folder / file == graph), "fp32")
+    raise ModelError(problem, hint=f"Export the model again with {export_call(precision, runtime)}.")
 
 
 def _changed_file(folder: Path, report: ExportReport) -> str | None:
@@ -149,24 +168,27 @@ def _changed_file(folder: Path, report: ExportReport) -> str | None:
     return next((name for name in names if known.get(name) != now.get(name)), None)
 
 
-def is_graph_of(graph: Path, encoder: str) -> bool:
+def is_graph_of(graph: Path, encoder: str, precision: str | None = None) -> bool:
     """Return whether the graph is unchanged and was exported from the encoder with this digest."""
     try:
-        return check_record(graph).encoder == encoder
+        return check_record(graph, precision).encoder == encoder
     except ModelError:
         return False
 
 
-def export_call(precision: str) -> str:
+def export_call(precision: str, runtime: str = "onnx") -> str:
     """Return the call of `export_onnx` to show in a hint."""
-    settings = "" if precision == "fp32" else f'settings=ExportSettings(precision="{precision}")'
-    return f"`export_onnx({settings})`"
+    given = {"runtime": (runtime, "onnx"), "precision": (precision, "fp32")}
+    settings = ", ".join(f'{name}="{value}"' for name, (value, usual) in given.items() if value != usual)
+    return f"`export_onnx({f'settings=ExportSettings({settings})' if settings else ''})`"
 
 
-def check_runnable(graph: Path, device: str) -> ExportReport:
+def check_runnable(graph: Path, device: str, precision: str | None = None) -> ExportReport:
     """Return the report after `check_record`; raise `DeviceError` if `device` cannot run the graph."""
-    report = check_record(graph)
+    report = check_record(graph, precision)
     row = PRECISIONS[report.precision]
+    if device != "cpu" and report.runtime == "openvino":
+        raise DeviceError(f"{graph} is for OpenVINO, which runs on the CPU here.", hint='Use `device="cpu"`.')
     if device not in row.preference and not row.runs_elsewhere:
         raise DeviceError(
             f"{graph} is in {report.precision}: {row.elsewhere}.", hint=other_graph(report.precision, device)
@@ -195,23 +217,24 @@ def graph_sentence(graph: Path, report: ExportReport, device: str) -> str:
     return f"{named} It was made for {other}; a graph with `target={device}` is faster here."
 
 
-def graphs_in(folder: Path) -> tuple[Precision, ...]:
-    """Return the precisions of the graphs in a folder that export.json lists."""
-    return tuple(row.precision for row in read_exports(folder) if (folder / row.file).is_file())
+def graphs_in(folder: Path, runtime: str = "onnx") -> tuple[Precision, ...]:
+    """Return the precisions of a runtime's graphs in a folder that export.json lists."""
+    rows = (row for row in read_exports(folder) if row.runtime == runtime)
+    return tuple(row.precision for row in rows if (folder / row.file).is_file())
 
 
-def suited_precision(folder: Path, device: str = "cpu") -> Precision | None:
-    """Return the best precision among a folder's graphs: on `cpu` fp32, then int8; on `cuda` fp16, then fp32."""
-    held = graphs_in(folder)
-    return next((name for name in precisions_for(device) if name in held), None)
+def suited_precision(folder: Path, device: str = "cpu", runtime: str = "onnx") -> Precision | None:
+    """Return the best precision among a folder's graphs: on `cpu` fp32, bf16, int8; on `cuda` fp16, then fp32."""
+    held = graphs_in(folder, runtime)
+    return next((name for name in precisions_for(device, runtime) if name in held), None)
 
 
-def find_graph(folder: Path, precision: str | None = None, device: str = "cpu") -> Path:
+def find_graph(folder: Path, precision: str | None = None, device: str = "cpu", runtime: str = "onnx") -> Path:
     """Return a folder's graph, by default in its `suited_precision`. Raises `ModelError`."""
-    usual = suited_precision(folder, device) or precisions_for(device)[0]
-    chosen = usual if precision is None else known_name("export precision", precision, GRAPH_FILES)
-    graph = folder / GRAPH_FILES[chosen]
+    usual = suited_precision(folder, device, runtime) or (*precisions_for(device, runtime), "fp32")[0]
+    chosen = usual if precision is None else known_name("export precision", precision, FILES_OF[runtime])
+    graph = folder / FILES_OF[runtime][chosen]
     if not graph.is_file():
-        hint = f"Export the model with {export_call(chosen)}, then give the folder of this export."
+        hint = f"Export the model with {export_call(chosen, runtime)}, then give the folder of this export."
         raise ModelError(f"There is no exported graph {graph}.", hint=hint)
     return graph

@@ -1,4 +1,4 @@
-"""Run an exported encoder in ONNX Runtime."""
+"""Run an exported encoder in ONNX Runtime or OpenVINO."""
 
 import contextlib
 import re
@@ -27,10 +27,13 @@ from truncate_kit.core.errors import (
 )
 from truncate_kit.core.files import digest_of, local_path, replacing
 from truncate_kit.core.hardware import (
+    FILES_OF,
     RUNTIMES,
+    check_precision,
     check_threads,
     in_halves,
     is_out_of_memory,
+    runtime_of,
     select_device,
     usable_cores,
 )
@@ -129,11 +132,55 @@ def open_session(file: Path, *, device: torch.device, threads: int, on_cuda: Seq
             str(file), options, providers=providers, disabled_optimizers=None if cuda else _SLOW_ON_CPU
         )
     _check_active(wanted, session.get_providers())  # these are active
-    inputs, outputs = ([value.name for value in values] for values in (session.get_inputs(), session.get_outputs()))
+    _check_names(file, *([value.name for value in some] for some in (session.get_inputs(), session.get_outputs())))
+    return session
+
+
+def _check_names(file: Path, inputs: Sequence[str], outputs: Sequence[str]) -> None:
     if set(inputs) != set(INPUTS) or OUTPUT not in outputs:
         names = f"inputs {', '.join(inputs)} and outputs {', '.join(outputs)}"
         raise ModelError(f"{file} is not an exported sentence encoder: it has {names}.", hint=_EXPORT_HINT)
-    return session
+
+
+class OpenVinoSession:
+    """A compiled OpenVINO model with ONNX Runtime's `run`, for several threads."""
+
+    def __init__(self, compiled: Any) -> None:
+        self.compiled, self._idle = compiled, list[Any]()
+
+    def run(self, outputs: Sequence[str], feeds: Feeds) -> list[Vectors]:
+        """Return the named outputs."""
+        try:
+            request = self._idle.pop()
+        except IndexError:
+            request = self.compiled.create_infer_request()
+        request.infer(feeds, share_inputs=True)
+        arrays = [request.get_tensor(name).data.copy() for name in outputs]
+        self._idle.append(request)
+        return arrays
+
+
+def open_openvino(
+    file: Path, *, precision: str = "fp32", threads: int, streams: int = 1, outputs: Sequence[str] | None = None
+) -> OpenVinoSession:
+    """Open a graph on `threads` CPU threads, for `streams` runs at once.
+
+    precision: bf16 computes products in bfloat16. outputs: Outputs to compute, by default all.
+
+    Raises `MissingExtraError`, `DeviceError` without bf16 instructions, `ModelError` for another file.
+    """
+    openvino = require("openvino", extra="openvino")
+    check_precision(precision, torch.device("cpu"))
+    # By default, OpenVINO rounds to bfloat16 if the processor can.
+    options = {"INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32"}
+    options |= {"INFERENCE_NUM_THREADS": str(threads), "NUM_STREAMS": str(streams)}
+    with _running(f"load {file}", retried=False, runtime="OpenVINO"):
+        core = openvino.Core()
+        model = core.read_model(str(file))
+        _check_names(file, *([value.get_any_name() for value in some] for some in (model.inputs, model.outputs)))
+        if outputs is not None:
+            model = openvino.Model([model.output(name) for name in outputs], model.get_parameters())
+        return OpenVinoSession(core.compile_model(model, "CPU", options))
 
 
 def _check_active(wanted: Sequence[str], active: Sequence[str]) -> None:
@@ -146,14 +193,14 @@ def _check_active(wanted: Sequence[str], active: Sequence[str]) -> None:
 
 
 @contextlib.contextmanager
-def _running(task: str = "run the graph", *, retried: bool = True) -> Iterator[None]:
+def _running(task: str = "run the graph", *, retried: bool = True, runtime: str = "ONNX Runtime") -> Iterator[None]:
     """Convert errors to `ModelError` or `DeviceError`; `retried` leaves out-of-memory errors unchanged."""
     try:
         yield
     except Exception as error:  # the runtime's classes share no base
-        if retried and is_out_of_memory(error):
+        if isinstance(error, ModelError) or (retried and is_out_of_memory(error)):
             raise
-        message = f"ONNX Runtime cannot {task}: {first_line(error)}."
+        message = f"{runtime} cannot {task}: {first_line(error)}."
         if _GPU_FAILURE.search(str(error)):
             raise DeviceError(message, hint="Free the GPU's memory, or see `diagnose()`.") from error
         raise ModelError(message, hint=_EXPORT_HINT) from error
@@ -175,6 +222,8 @@ def _bound(session: Any, feeds: Feeds, device: torch.device) -> tuple[Any, dict[
 
 def graph_files(graph: Path) -> list[Path]:
     """Return the graph file and its weight files."""
+    if runtime_of(graph) == "openvino":
+        return [graph, graph.with_suffix(".bin")]
     return [graph, *sorted(graph.parent.glob(f"{graph.name}*.data"))]
 
 
@@ -186,8 +235,8 @@ def bytes_of_rows(graph: Path, rows: int) -> int:
     return sum(weight.nbytes // rows for weight in weights if weight is not None and weight.shape[0:1] == (rows,))
 
 
-class OnnxEncoder(SentenceEncoder):
-    """An exported graph in ONNX Runtime. Many batches run on one CPU core each; few use all cores.
+class GraphEncoder(SentenceEncoder):
+    """An exported graph. Many batches run on one CPU core each; few use all cores.
 
     Args:
         reader: The tokenizer; needed to encode texts.
@@ -195,12 +244,13 @@ class OnnxEncoder(SentenceEncoder):
         device: `cpu` (by default) or `cuda[:i]`.
         batch_tokens: Maximum tokens per batch.
         heads: Score pairs, instead of the cosine.
-        buckets: Round batch shapes by `bucket` and record CUDA graphs: faster for single texts.
-        on_cuda: See `cuda_providers`.
+        precision: As exported, by default by `report`.
         most_texts: Maximum texts per batch.
     """
 
-    runtime = "onnx"  # for reports
+    runtime: str  # for reports
+    few_shapes = False
+    _buckets = False
 
     def __init__(
         self,
@@ -212,10 +262,10 @@ class OnnxEncoder(SentenceEncoder):
         batch_tokens: int | None = None,
         report: ExportReport | None = None,
         heads: LayerHeads | None = None,
-        buckets: bool = False,
-        on_cuda: Sequence[Any] | None = None,
+        precision: str | None = None,
         most_texts: int | None = None,
     ) -> None:
+        self.precision = precision or ("fp32" if report is None else report.precision)
         self.file, self.reader, self.report, self.heads = file, reader, report, heads
         self._place = file.absolute()  # the working folder may change
         self.home: Any = None  # of an unpickled graph, removed with it
@@ -223,14 +273,11 @@ class OnnxEncoder(SentenceEncoder):
         self.threads = check_threads(threads) or usable_cores()
         self.batch_tokens = check_number("batch_tokens", batch_tokens, COUNT) or _BATCH_TOKENS[self.device.type]
         self._most_texts = most_texts
-        # On Hopper, cuDNN needs 60 ms or more to plan each new shape (benchmarks/gpu).
-        self.few_shapes = self.device.type == "cuda"
-        self._on_cuda = on_cuda or cuda_providers(self.device.index, captured=buckets)
         self._state = state_of(folder_of(self._place), graph_files(self._place))
         self._opening = threading.Lock()
         self._session = self._opened(self.threads)
         self._one_core: Any = None
-        shape = next(value.shape for value in self._session.get_outputs() if value.name == OUTPUT)
+        shape = self._output_shape()
         if len(shape) != 2 or isinstance(shape[0], int) or not isinstance(shape[1], int):
             shown = " × ".join(map(str, shape))
             raise ModelError(
@@ -238,22 +285,20 @@ class OnnxEncoder(SentenceEncoder):
             )
         self.width = shape[1]
         self._longest = None if reader is None else reader.max_length
-        self._buckets, self._turn = buckets, threading.Lock()  # threads would overwrite each other's inputs
-        self._held: dict[tuple[int, int], tuple[dict[str, Any], Any, Any, Any]] = {}
 
     @classmethod
     def load(cls, path: str | Path, *, precision: str | None = None, device: str | None = None, **options: Any) -> Self:
         """Load a graph with the tokenizer in its folder.
 
-        path: A folder, or an .onnx file.
-        precision: `fp32`, `fp16` or `int8` in a folder; by default the best for the device.
-        device, options: See the class; options are `threads`, `batch_tokens` and `buckets`.
+        path: A folder, or an .onnx or .xml file.
+        precision: `fp32`, `bf16`, `fp16` or `int8` in a folder; by default the best for the device.
+        device, options: See the class, such as `threads` and `batch_tokens`.
 
         Raises:
             ModelError: The graph is missing, or export.json does not match.
             DeviceError: The device is inactive, or cannot run the graph.
             UsageError: `precision` with a single file.
-            MissingExtraError: ONNX Runtime is missing.
+            MissingExtraError: The runtime is missing.
         """
         path, where = local_path(path), select_device(device).type
         if precision is not None and path.is_file():
@@ -261,17 +306,18 @@ class OnnxEncoder(SentenceEncoder):
                 f"{path} is a single graph, so its precision is fixed.",
                 hint="Leave out `precision`, or give the folder to choose a graph.",
             )
-        file = path if path.suffix == ".onnx" and not path.is_dir() else find_graph(path, precision, where)
+        ours = path.suffix in (".onnx", ".xml") and runtime_of(path) == cls.runtime and not path.is_dir()
+        file = path if ours else find_graph(path, precision, where, cls.runtime)
         if not file.is_file():
             raise ModelError(f"There is no exported graph {file}.", hint=_EXPORT_HINT)
         folder = folder_of(file)
-        report, reader = check_runnable(file, where), load_reader(folder)
+        report, reader = check_runnable(file, where, precision), load_reader(folder)
         places = [place for kind, place in read_modules(folder) if kind == "LayerHeads"]
         heads = read_layer_heads(places[0]) if places else None
         return cls(file, reader, device=device, report=report, heads=heads, **options)
 
     def __repr__(self) -> str:
-        return f"OnnxEncoder({str(self.file)!r}: {self.width} numbers)"
+        return f"{type(self).__name__}({str(self.file)!r}: {self.width} numbers)"
 
     def check_unreplaced(self) -> None:
         """Raise `ModelError` if the graph's files were replaced since loading."""
@@ -286,7 +332,15 @@ class OnnxEncoder(SentenceEncoder):
         return sha256_of((*map(digest_of, graph_files(self._place)), *reading))
 
     def _opened(self, threads: int) -> Any:
-        return open_session(self._place, device=self.device, threads=threads, on_cuda=self._on_cuda)
+        """Open a session on `threads` cores, for several threads of this process."""
+        raise NotImplementedError
+
+    def _output_shape(self) -> Sequence[Any]:
+        raise NotImplementedError
+
+    def _computed(self, session: Any, feeds: Feeds) -> Vectors:
+        vectors: Vectors = session.run([OUTPUT], feeds)[0]
+        return vectors
 
     def _on_one_core(self) -> Any:
         """Return a session on one core, unless the files were replaced."""
@@ -380,24 +434,65 @@ class OnnxEncoder(SentenceEncoder):
 
     def run(self, feeds: Feeds, session: Any = None) -> Vectors:
         """Return vectors (b, out) of one batch of inputs."""
+        with _running(runtime=_TITLES[self.runtime]):
+            vectors = self._computed(session or self._session, feeds)
+        if vectors.shape != (wanted := (len(feeds[INPUTS[0]]), self.width)):
+            raise ModelError(f"{self.file} gave vectors of shape {vectors.shape}, not {wanted}.", hint=_EXPORT_HINT)
+        return vectors
+
+    def prepare(self, ids: Sequence[Sequence[int]]) -> Callable[[], None]:
+        """Return a function that runs this batch from fixed buffers and waits for the result; not thread-safe."""
+        raise NotImplementedError
+
+
+class OnnxEncoder(GraphEncoder):
+    """An exported graph in ONNX Runtime.
+
+    Args:
+        buckets: Round batch shapes by `bucket` and record CUDA graphs: faster for single texts.
+        on_cuda: See `cuda_providers`.
+        others: See `GraphEncoder`.
+    """
+
+    runtime = "onnx"
+
+    def __init__(
+        self,
+        file: Path,
+        reader: TextReader | None,
+        *,
+        device: str | None = None,
+        buckets: bool = False,
+        on_cuda: Sequence[Any] | None = None,
+        **others: Any,
+    ) -> None:
+        place = select_device(device)
+        # On Hopper, cuDNN needs 60 ms or more to plan each new shape (benchmarks/gpu).
+        self.few_shapes = place.type == "cuda"
+        self._on_cuda = on_cuda or cuda_providers(place.index, captured=buckets)
+        self._buckets, self._turn = buckets, threading.Lock()  # threads would overwrite each other's inputs
+        self._held: dict[tuple[int, int], tuple[dict[str, Any], Any, Any, Any]] = {}
+        super().__init__(file, reader, device=device, **others)
+
+    def _opened(self, threads: int) -> Any:
+        return open_session(self._place, device=self.device, threads=threads, on_cuda=self._on_cuda)
+
+    def _output_shape(self) -> Sequence[Any]:
+        return next(value.shape for value in self._session.get_outputs() if value.name == OUTPUT)
+
+    def _computed(self, session: Any, feeds: Feeds) -> Vectors:
         if self._buckets:
-            with self._turn, _running():
+            with self._turn:
                 output, binding, options = self._filled(feeds)
                 self._session.run_with_iobinding(binding, options)
                 fixed: Vectors = output.numpy().copy()  # on the CPU, numpy() returns a view of the buffer
             return fixed
-        session = session or self._session
-        with _running():
-            vectors: Vectors
-            if self.device.type == "cpu":  # 0.1 ms faster than a binding
-                vectors = session.run([OUTPUT], feeds)[0]
-            else:
-                binding, _ = _bound(session, feeds, self.device)
-                binding.bind_output(OUTPUT, self.device.type, self.device.index or 0)
-                session.run_with_iobinding(binding)
-                vectors = binding.get_outputs()[0].numpy()
-        if vectors.shape != (wanted := (len(feeds[INPUTS[0]]), self.width)):
-            raise ModelError(f"{self.file} gave vectors of shape {vectors.shape}, not {wanted}.", hint=_EXPORT_HINT)
+        if self.device.type == "cpu":  # 0.1 ms faster than a binding
+            return super()._computed(session, feeds)
+        binding, _ = _bound(session, feeds, self.device)
+        binding.bind_output(OUTPUT, self.device.type, self.device.index or 0)
+        session.run_with_iobinding(binding)
+        vectors: Vectors = binding.get_outputs()[0].numpy()
         return vectors
 
     def prepare(self, ids: Sequence[Sequence[int]]) -> Callable[[], None]:
@@ -427,6 +522,29 @@ class OnnxEncoder(SentenceEncoder):
         return output, binding, options
 
 
+class OpenVinoEncoder(GraphEncoder):
+    """An exported graph in OpenVINO, on the CPU; bf16 is the float32 graph with products in bfloat16."""
+
+    runtime = "openvino"
+
+    def _opened(self, threads: int) -> OpenVinoSession:
+        work = {"threads": self.threads, "streams": self.threads // threads}
+        return open_openvino(self._place, precision=self.precision, outputs=[OUTPUT], **work)
+
+    def _output_shape(self) -> Sequence[Any]:
+        shape = self._session.compiled.output(OUTPUT).partial_shape
+        return [size.get_length() if size.is_static else str(size) for size in shape]
+
+    def prepare(self, ids: Sequence[Sequence[int]]) -> Callable[[], None]:
+        """Return a function that runs this batch and waits for the result; not thread-safe."""
+        request, feeds = self._session.compiled.create_infer_request(), self._padded(ids)
+        return lambda: request.infer(feeds, share_inputs=True)
+
+
+ENCODERS: dict[str, type[GraphEncoder]] = {"onnx": OnnxEncoder, "openvino": OpenVinoEncoder}
+_TITLES = {"onnx": "ONNX Runtime", "openvino": "OpenVINO"}
+
+
 def load_text_encoder(
     name: str | Path,
     *,
@@ -436,38 +554,40 @@ def load_text_encoder(
     precision: str | None = None,
     threads: int | None = None,
     device: str | None = None,
-) -> Encoder | OnnxEncoder:
-    """Load a model in torch (see `load_encoder`) or a graph (see `OnnxEncoder.load`).
+) -> Encoder | GraphEncoder:
+    """Load a model in torch (see `load_encoder`) or a graph (see `GraphEncoder.load`).
 
-    The default runtime is `onnx` for an .onnx file or a given precision, else `torch`. Raises `UsageError` if
-    parameters conflict.
+    The default runtime is that of an .onnx or .xml file, else the first with a given precision, else `torch`. Raises
+    `UsageError` if parameters conflict.
     """
-    chosen = runtime or ("onnx" if str(name).endswith(".onnx") or precision is not None else "torch")
+    graph = Path(name).suffix in (".onnx", ".xml")
+    holding = "torch" if precision is None else next((one for one in FILES_OF if precision in FILES_OF[one]), "onnx")
+    chosen = runtime or (runtime_of(name) if graph else holding)
     if known_name("runtime", chosen, RUNTIMES) == "torch":
         if precision is not None:
-            raise UsageError("`precision` needs the ONNX runtime; torch runs no graphs.", hint='Use `runtime="onnx"`.')
+            raise UsageError("`precision` is of graphs; torch runs none.", hint='Use `runtime="onnx"` or "openvino".')
         return load_encoder(name, pooling=pooling, max_length=max_length, device=device)
     if pooling is not None or max_length is not None:
         raise UsageError("The pooling and length of a graph are fixed.", hint="Leave out `pooling` and `max_length`.")
-    return OnnxEncoder.load(name, precision=precision, threads=threads, device=device)
+    return ENCODERS[chosen].load(name, precision=precision, threads=threads, device=device)
 
 
-def gives_unit_vectors(encoder: Encoder | OnnxEncoder) -> bool:
+def gives_unit_vectors(encoder: Encoder | GraphEncoder) -> bool:
     """Return whether vectors are scaled to length 1 at the end."""
-    if isinstance(encoder, OnnxEncoder):
+    if isinstance(encoder, GraphEncoder):
         return encoder.report is not None and encoder.report.normalized
     return bool(len(encoder.tail)) and isinstance(encoder.tail[-1], Normalize)
 
 
 def _unpickled(
     name: str, files: Mapping[str, bytes], reader: TextReader | None, options: Mapping[str, Any], device: str
-) -> OnnxEncoder:
+) -> GraphEncoder:
     if options["report"] is not None:
         check_bits(options["report"])
     home = tempfile.TemporaryDirectory(prefix="truncate-kit-")
     for place, content in files.items():
         Path(home.name, place).write_bytes(content)
-    encoder = OnnxEncoder(Path(home.name, name), reader, device=device, **options)
+    encoder = ENCODERS[runtime_of(name)](Path(home.name, name), reader, device=device, **options)
     encoder.home = home
     return encoder
 
@@ -479,7 +599,7 @@ Chunk = tuple[int, list[Any]]
 class EncodingWork:
     """Encoding as work for an engine; a graph is pickled as its files."""
 
-    def __init__(self, encoder: Encoder | OnnxEncoder, form: VectorFormat) -> None:
+    def __init__(self, encoder: Encoder | GraphEncoder, form: VectorFormat) -> None:
         self._encoder: Any = encoder  # a pickled graph is a tuple of files and metadata
         self._form = form
 
@@ -500,5 +620,5 @@ class EncodingWork:
 
     def __getstate__(self) -> dict[str, Any]:
         encoder = self._encoder
-        packed = encoder.__reduce__()[1] if isinstance(encoder, OnnxEncoder) else encoder
+        packed = encoder.__reduce__()[1] if isinstance(encoder, GraphEncoder) else encoder
         return {"_encoder": packed, "_form": self._form}

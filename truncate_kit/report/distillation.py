@@ -300,7 +300,8 @@ def view_export_report(report: ExportReport) -> View:
         f"{report.file}: {report.precision} for {report.target}, {report.file_bytes / 1e6:.1f} MB, opset "
         f"{report.opset}; vectors of {report.width} numbers{unit}.",
         f"{agrees}.",
-        f"Attention is {fused}." if report.layers else "A model cut at its embeddings has no attention.",
+        report.runtime == "onnx"
+        and (f"Attention is {fused}." if report.layers else "A model cut at its embeddings has no attention."),
         report.largest_half and f"The largest value is {report.largest_half:,.0f}; float16 ends at 65,504.",
     ]
     if int8 is not None:
