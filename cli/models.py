@@ -230,18 +230,17 @@ def compress(
 def _half(depth: int, rate: float | None, texts: Path | None) -> str | None:
     """Return the step that halves the blocks, and note its gain and duration; rate: texts per second."""
     from truncate_kit.data.tables import read_texts
-    from truncate_kit.methods.distill.settings import LEARNED, Budget, DistillSettings, expected_seconds
+    from truncate_kit.methods.distill.settings import Budget, DistillSettings, expected_loss, expected_seconds
 
     blocks = depth // 2
     if not blocks or not rate:
         return None
     number = 8000 if texts is None else len(set(read_texts(texts)))
     parts = expected_seconds(Budget(blocks=str(blocks)), DistillSettings(), depth, number, 1 / rate / depth)
-    changes = ", ".join(f"{change:+} with {some:,}" for some, change in LEARNED.items())
     note(
         f"With {blocks} of {depth} blocks: about {depth / blocks:.1f} times as fast as with all, after about "
         f"{lasting(sum(parts.values()))} on {number:,} texts.",
-        f"So all-MiniLM-L6-v2 changed on STS Benchmark, in points by number of texts: {changes}.",
+        f"As measured on all-MiniLM-L6-v2, expect to lose {expected_loss(blocks / depth, number):.1f} points.",
     )
     named = "sentences.txt" if texts is None else shlex.quote(str(texts))
     return f"distill MODEL --blocks {blocks} --texts {named}{{option}}"

@@ -16,8 +16,7 @@ import numpy as np
 import torch
 
 from benchmarks.common import new_parser, read_rows, write_rows
-from benchmarks.lean.scores import evaluation_texts, scores_of
-from benchmarks.lean.texts import LONGEST, learned_lines, mixed, questions
+from benchmarks.lean.texts import evaluation_texts, learned_lines, mixed, questions, scores_of
 from truncate_kit.core.hardware import TRAINING_PRECISIONS
 from truncate_kit.data.retrieval import read_retrieval
 from truncate_kit.methods.distill.learning import (
@@ -51,10 +50,7 @@ class Variant:
         joined: Share of joined sentences.
         texts: Number of texts, None for that of the command.
         documents: Share of Cranfield's documents that are among them.
-        queries: What is learned from on top: `questions` of TREC's classes, `pieces` of other lines, or other lines in
-            which `words` of the model's vocabulary stand for half of the words.
-        muon: Whether Muon steps along orthogonal matrices, AdamW for vectors alone; None is AdamW for all, and
-            a number the Newton-Schulz iterations of a step.
+        queries: What is learned from on top: `questions` of TREC's classes, or `pieces` of other lines.
     """
 
     blocks: Blocks = (1, 3, 6)
@@ -63,37 +59,7 @@ class Variant:
     joined: float = 0.1
     texts: int | None = None
     documents: float = 0.0
-    queries: Literal["", "questions", "pieces", "words"] = ""
-    muon: int | None = None
-
-
-class Both:
-    """Two optimisers as one, for the training loop."""
-
-    def __init__(self, *optimisers: torch.optim.Optimizer) -> None:
-        self.optimisers = optimisers
-        self.param_groups = [group for one in optimisers for group in one.param_groups]
-
-    def step(self) -> None:
-        """Step both optimisers."""
-        for one in self.optimisers:
-            one.step()
-
-    def zero_grad(self, *, set_to_none: bool) -> None:
-        """Clear the gradients of both optimisers."""
-        for one in self.optimisers:
-            one.zero_grad(set_to_none=set_to_none)
-
-
-def by_muon(trained: torch.nn.Module, rate: float, iterations: int) -> Both:
-    """Use Muon for matrices (Liu et al. 2025, "Muon is scalable"), AdamW for vectors."""
-    learning = [parameter for parameter in trained.parameters() if parameter.requires_grad]
-    matrices = [parameter for parameter in learning if parameter.ndim == 2]
-    vectors = [parameter for parameter in learning if parameter.ndim < 2]
-    return Both(
-        torch.optim.Muon(matrices, lr=rate, weight_decay=0.01, ns_steps=iterations, adjust_lr_fn="match_rms_adamw"),
-        torch.optim.AdamW(vectors, lr=rate, weight_decay=0.0, fused=True),
-    )
+    queries: Literal["", "questions", "pieces"] = ""
 
 
 USUAL = Variant()
@@ -123,11 +89,7 @@ VARIANTS = {
     "questions weighted": replace(learning(query_weight=4.0), queries="questions"),
     "pieces": replace(USUAL, queries="pieces"),
     "pieces weighted": replace(learning(query_weight=4.0), queries="pieces"),
-    "words": replace(USUAL, queries="words"),
     "more": MORE,
-    "more by muon": replace(MORE, muon=5),
-    "muon": replace(USUAL, muon=5),
-    "muon three": replace(USUAL, muon=3),
 }
 PARSER = new_parser(__doc__)
 PARSER.add_argument("--model", required=True, help="the folder of all-MiniLM-L6-v2")
@@ -142,12 +104,10 @@ PARSER.add_argument("--threads", type=int, default=2)
 PARSER.add_argument("--device", default="cpu")
 
 
-def queries_of(kind: str, lines: Sequence[str], data: Path, number: int, vocabulary: Sequence[str]) -> list[str]:
+def queries_of(kind: str, lines: Sequence[str], data: Path, number: int) -> list[str]:
     """Return at most `number` additional texts; `lines` are unused lines."""
     if kind == "questions":
         return questions(data)[:number]
-    if kind == "words":
-        return with_other_words(lines[:number], vocabulary)
     draw, found = random.Random(0), list[str]()
     for line in lines if kind else ():
         words, length = line.split(), draw.randint(SHORT, LONG)
@@ -155,16 +115,6 @@ def queries_of(kind: str, lines: Sequence[str], data: Path, number: int, vocabul
             first = draw.randint(0, len(words) - length)
             found.append(" ".join(words[first : first + length]))
     return found
-
-
-def with_other_words(lines: Sequence[str], vocabulary: Sequence[str]) -> list[str]:
-    """Replace each word with a chance of one half by a word of the vocabulary."""
-    draw = random.Random(0)
-    others = sorted(word for word in vocabulary if word.isalpha() and len(word) >= SHORT)
-    return [
-        " ".join(draw.choice(others) if draw.random() < 0.5 else word for word in line.split()[:LONGEST])
-        for line in lines
-    ]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -187,8 +137,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             folder = given.work / f"{number}-{variant.passages}-{variant.joined}-{variant.documents}{variant.queries}"
             served = documents[: round(variant.documents * len(documents))]
             others = mixed(lines, number - len(served), variant.passages, variant.joined)
-            words = full.tokenizer.get_vocab()
-            asked = queries_of(variant.queries, lines[::-1], given.data, QUERIES, list(words))  # others begin in front
+            asked = queries_of(variant.queries, lines[::-1], given.data, QUERIES)  # others begin in front
             raw = RawTexts(texts=[*others, *served], queries=asked, exclude=exclude - set(served))
             store = store_texts(full, raw, folder / "texts")
             add_vectors(full, store)
@@ -200,8 +149,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
             examples = TaughtTexts(store, learned_from, settings, (full, variant.blocks))
             evaluator = AgreementEvaluator(store.ids_at(held), store.vectors_at(held.tolist()))
             run = student_run(student, examples, evaluator, settings)
-            if variant.muon is not None:
-                run.optimiser = by_muon(run.trained, run.rate, variant.muon)  # type: ignore[assignment]  # has what the loop asks for
             state = run.train()
             row = {
                 **key,

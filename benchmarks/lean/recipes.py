@@ -19,8 +19,7 @@ import torch
 
 from benchmarks.common import new_parser, read_rows, write_rows
 from benchmarks.lean.peer import BATCH, Flat, timed, trainer
-from benchmarks.lean.scores import scores_of
-from benchmarks.lean.texts import learned_lines, mixed
+from benchmarks.lean.texts import learned_lines, mixed, scores_of
 from truncate_kit.methods.distill.learning import (
     RawTexts,
     TaughtTexts,

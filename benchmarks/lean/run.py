@@ -12,8 +12,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.common import new_parser, read_rows, write_rows
-from benchmarks.lean.scores import Scores, evaluation_texts, scores_of
-from benchmarks.lean.texts import learned_lines, mixed, questions
+from benchmarks.lean.texts import Scores, evaluation_texts, learned_lines, mixed, questions, scores_of
 from truncate_kit.methods.distill.distilling import distill
 from truncate_kit.methods.distill.learning import RawTexts
 from truncate_kit.methods.distill.settings import Budget, DistillSettings

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.common import read_rows
 from benchmarks.lean.texts import mixed, without
+from truncate_kit.methods.distill.settings import MISSING, expected_loss, more_texts, needed_agreement
 
 LEAN = Path(__file__).resolve().parents[2] / "benchmarks/lean"
 SCORES = ("stsb", "sts_mean", "trecqa", "trecqa_mixed", "cranfield", "cranfield_mixed")
@@ -107,8 +108,8 @@ def ablations(*, means):
         ("How many texts", 5, measured_texts(), (1,)),
         ("The miniatures", 5, measured_miniatures(), ()),
         ("What learning depends on", 5, ablations(means=True), (0,)),
-        ("The documents that are searched", 4, ablations(means=False), (0, 1)),
-        ("Queries among the training texts", 6, ablations(means=False), (0, 1)),
+        ("The documents that are searched", 3, ablations(means=False), (0, 1)),
+        ("Queries among the training texts", 5, ablations(means=False), (0, 1)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -133,6 +134,29 @@ def test_the_tables_beside_other_recipes_are_those_of_their_rows():
     assert sorted(row[1:3] for row in shown("Graphs")) == sorted(graphs)
 
 
+def test_expected_losses_are_those_of_the_tables():
+    missing = {row["blocks"].count(",") + 1: 100 - float(row["fixed_1000"]) for row in measured("agreement")}
+    runs, models = defaultdict(list), []
+    for row in (*measured("rows"), *measured("ablations")):
+        if row["agreement"] and "mini" not in row.get("name", ""):
+            far = 1.6 * (100 - float(row["agreement"]))
+            lost = (82.03 - float(row["stsb"]) + 4 * (77.73 - float(row["sts_mean"]))) / 5
+            models.append((far, lost))
+            if row.get("epochs") == "1" and int(row["texts"]) >= 118_000:
+                runs[row["blocks"].count(",") + 1].append(far)
+    for blocks in (2, 3, 4):
+        assert MISSING[blocks] == pytest.approx((missing[blocks], np.mean(runs[blocks])), abs=0.1)
+    passed = [lost for far, lost in models if far <= 100 - needed_agreement(1)]
+    text = " ".join((LEAN / "README.md").read_text(encoding="utf-8").split())
+    assert f"the {len(models)} lean models" in text
+    assert f"{sum(lost <= 1 for lost in passed)} of the {len(passed)} models" in text
+    assert expected_loss(1 / 2, 4000) == pytest.approx((missing[3] - 5) / 2.5, abs=0.05)
+    assert more_texts(6, 4, 3000, 1) == more_texts(12, 7, 3000, 1).replace("6 blocks", "3 blocks")
+    texts = int(more_texts(6, 4, 3000, 1).split()[1].replace(",", ""))
+    assert expected_loss(1 / 2, texts) == pytest.approx(1, abs=0.05)
+    assert more_texts(6, 4, texts, 1) is more_texts(6, 1, 3000, 1) is None
+
+
 def test_no_text_holds_one_of_an_evaluation_set():
     # A short text is looked for as a whole line alone.
     held = ["a dog  runs through the high grass", "He: a dog runs through the high grass! So it was.", "two cats"]
@@ -145,7 +169,7 @@ def test_no_text_holds_one_of_an_evaluation_set():
 
 
 def test_agreement_with_a_fixed_neighbourhood_does_not_depend_on_how_many_texts_there_are():
-    columns = [f"{name}_{number}" for name in ("all", "fixed") for number in (42, 250, 1000)]
+    columns = ["all_1000", *(f"fixed_{number}" for number in (42, 250, 1000))]
     rows = [row for row in measured("agreement") if row["checkpoint"] == "2"]
     expected = [[row["blocks"], row["stsb"], *(row[name] for name in columns)] for row in rows]
     assert shown("From agreement to similarity") == expected

@@ -496,7 +496,7 @@ Call = tuple[nn.Module, list[Any], dict[str, Any]]
 class BlockRunner:
     """Run single blocks of an encoder on one batch, with the same results as `keep(encoder, blocks)`.
 
-    Subsets share results: `run(3, run(1, runner.embedded))` serves all subsets that start with blocks 1 and 3.
+    `run(3, run(1, runner.embedded))` serves all subsets that start with 1 and 3.
 
     Attributes:
         embedded: States before block 1, (b, t, d).

@@ -83,6 +83,8 @@ def _same_size(kept: Sequence[Scored], row: Scored) -> Cell:
 
 
 def _notes(result: DistillResult) -> list[Any]:
+    from truncate_kit.methods.distill.settings import more_texts
+
     student, model, texts = result.student, Path(result.model).name, result.texts
     untrained, best = student.untrained or 0.0, max(student.scores, default=math.inf)
     compared = f"{counted(texts['compared'], 'text')} of evaluation sets (whole texts compared)"
@@ -99,6 +101,10 @@ def _notes(result: DistillResult) -> list[Any]:
         result.all_words and f"With the full vocabulary the agreement is {agreement_in_words(result.all_words)}.",
         result.measure != "cosine"
         and f"{model} compares vectors by {result.measure}; distillation preserves only directions: compare by cosine.",
+        result.budget.within is not None
+        and more_texts(
+            result.settings.layer or result.depth, len(result.chosen), texts["num_texts"], result.budget.within
+        ),
         result.metric == result.settings.agreement
         and "Agreement measures similarity; if search matters, give queries and documents as `data`.",
         *(() if result.data_tokens is None else longer_texts(result.data, result.data_tokens, texts["long"])),
@@ -161,7 +167,7 @@ def _graph_choice(result: DistillResult, winner: LeanModel | None) -> list[str]:
 
 
 def sizes_table(result: DistillResult) -> Table:
-    """Return a table with one row per number of blocks, the full model last."""
+    """Return a row per number of blocks, the full model last."""
     full, needed, searched = result.candidates[-1], "", dict(result.search.best)
     if result.needed is not None:
         needed = f", a loss of at most {in_points(result.budget.within or 0)} needs {result.needed:.2f}"

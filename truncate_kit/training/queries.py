@@ -49,7 +49,7 @@ class RetrievalEvaluator(Evaluator):
         return estimated(self.scores(vectors, vectors))[1]
 
     def fewer(self, encoder: Encoder, number: int, tokens: int) -> Self:
-        """Return an evaluator on a sample: half are queries and all their answers, half are other documents."""
+        """Return an evaluator on a sample: half queries and their answers, half other documents."""
         count, used, answers = len(self._relevance), 0, dict[int, None]()
         while used < count and used + len(answers) < number // 2:
             answers |= dict.fromkeys(self._relevance[used])

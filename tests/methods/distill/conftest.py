@@ -9,5 +9,5 @@ from truncate_kit.methods.distill import learning
 def no_graphs():
     """Take vectors to learn from torch, as without ONNX Runtime; test_text_store.py has the graph."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(learning, "fastest", lambda encoder, folder: encoder)
+        patch.setattr(learning, "fastest", lambda encoder, *_: encoder)
         yield

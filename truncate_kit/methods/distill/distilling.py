@@ -51,10 +51,13 @@ from truncate_kit.methods.distill.settings import (
     LeanModel,
     Measured,
     SubsetSearch,
+    expected_loss,
     expected_seconds,
     mark_dominated,
     megabytes_of,
     merged_graphs,
+    more_texts,
+    needed_agreement,
     within_limit,
 )
 from truncate_kit.methods.distill.subsets import check_blocks, is_held, search_subsets
@@ -79,16 +82,15 @@ if TYPE_CHECKING:
     from truncate_kit.methods.distill.labels import Labels
 
 LOST = 1.0  # points; if training lowers the score by more, the untrained blocks are saved
-AGREEMENT_PER_POINT = 5.0
-"""On STS, lean models lost at least five points of agreement per score point; not in search (benchmarks/lean)."""
 ROUNDS, MOST_ROUNDS = 5, 25  # small models' times are noisy
 PRECISIONS = precisions_for("cpu")
 SHARES = (1, 2, 4)  # divisors of a vector's width
+TOKENS = 32  # for estimated speeds
 Speed = tuple[float, tuple[float, float]]  # texts per second; 95 % interval relative to the reference
 
 
 def check_budget(budget: Budget, encoder: Encoder, layer: int | None = None) -> None:
-    """Check that the budget's blocks are possible if `layer` (by default the last) is the target layer.
+    """Check that the budget's blocks are possible for the target `layer` (by default the last).
 
     Raises `ModelError`, `LayerOutOfRangeError` or `UsageError`.
     """
@@ -100,7 +102,7 @@ def check_budget(budget: Budget, encoder: Encoder, layer: int | None = None) -> 
 
 
 def check_size(megabytes: float, encoder: Encoder) -> None:
-    """Raise `UsageError` if even the smallest one-block model exceeds `megabytes`."""
+    """Raise `UsageError` if every one-block model exceeds `megabytes`."""
     single = [(block,) for block in range(1, encoder.depth + 1) if is_held(encoder, (block,))]
     least = megabytes_of(min((keep(encoder, one, copy_weights=False).num_parameters for one in single), default=0))
     if least > megabytes:
@@ -146,7 +148,7 @@ def side_by_side(
 
 
 def speeds(seconds: Array, num_texts: int, reference: int) -> list[Speed]:
-    """Return each run's speed by its median time, with an interval over rounds; seconds: (runs, rounds)."""
+    """Return each run's speed by median time, with an interval; seconds: (runs, rounds)."""
     rates = (num_texts / np.median(seconds, axis=1)).tolist()
     medians = np.median(seconds[:, np.stack(list(draws(seconds.shape[1], RESAMPLES)))], axis=2)
     return [(rate, interval(row)) for rate, row in zip(rates, medians[reference] / medians, strict=True)]
@@ -158,7 +160,7 @@ def run_name(blocks: Blocks) -> str:
 
 
 class Distillation:
-    """A distillation in one process of a group; the leading process writes and selects.
+    """A distillation in one process; the leading one of a group writes and selects.
 
     `searches` stores results that do not depend on training.
     """
@@ -193,7 +195,8 @@ class Distillation:
             self.metric, self.full_score = labels.metric, judge.score(teacher)[0]
         self.needed: float | None = None
         if budget.within is not None:
-            self.needed = self.full_score - budget.within * (AGREEMENT_PER_POINT if self.by_agreement else 1.0)
+            by_score = self.full_score - budget.within
+            self.needed = needed_agreement(budget.within) if self.by_agreement else by_score
         judged = "" if labels is None else labels.fingerprint
 
         def store(name: str, some: DistillSettings, *parts: str) -> RunStore:
@@ -268,7 +271,7 @@ class Distillation:
             self._taught(order[0], few=order[1])
 
     def _saved(self, student: LeanModel) -> tuple[Encoder, VocabularyCut | None, LeanModel]:
-        """Return the model to save, its vocabulary cut, and the student's row, measured without the report's words."""
+        """Return the model to save, its vocabulary cut, and its row, measured without the report's words."""
         lean = self.runs.encoder(run_name(student.blocks), self.encoder.device)
         if self.vocabulary is None:
             return lean, None, student
@@ -297,7 +300,7 @@ class Distillation:
         )
 
     def _sizes(self) -> list[LeanModel]:
-        """Return a row for each searched size, the full model last; speeds are estimates."""
+        """Return a row for each searched size, the full model last."""
         rows = [self._row(*found) for found in self._search.best]
         if self.teacher is not self.encoder:
             rows.append(self._row(self._every))
@@ -321,7 +324,7 @@ class Distillation:
         )
 
     def _timed(self, rows: Iterable[LeanModel], chosen: Blocks) -> list[LeanModel]:
-        """Time the chosen and the full model side by side."""
+        """Time the chosen beside the full model."""
         name = f"timed-{timed_on(self.encoder)}-{run_name(chosen)}"
         if (measured := self.searches.read(name, Measured)) is None:
             ids, models = self.texts.ids_at(self.choosing[:TIMED_TEXTS]), (self._view(chosen), self.encoder)
@@ -352,7 +355,7 @@ class Distillation:
             taken = within_limit(candidates, self.budget)
             settled = candidates[candidates.index(taken)] = self._settled(taken)
             return settled.blocks
-        # A binary search, as scores rise with the number of blocks, apart from noise.
+        # A binary search, as scores rise with the blocks.
         low, high, tried = 0, len(candidates) - 2, list[LeanModel]()
         while low <= high:
             middle = (low + high) // 2
@@ -368,7 +371,7 @@ class Distillation:
     def _settled(self, row: LeanModel) -> LeanModel:
         """Replace the row's blocks by the best of the leading subsets after training on few texts.
 
-        Scores before training mislead: in all-MiniLM-L6-v2 blocks 5 and 6 lead, 1 and 6 afterwards (benchmarks/lean).
+        Untrained scores mislead: in all-MiniLM-L6-v2 blocks 5 and 6 lead, 1 and 6 when trained.
         """
         leading = [one for one in self._search.leading if len(one[0]) == len(row.blocks)]
         if len(self.budget.named_blocks or ()) == len(row.blocks) or len(leading) < 2 or self._few is None:
@@ -493,7 +496,7 @@ class Distillation:
         return self.runs.write(name, replace(row, scores=(best,), agreement=agreement))
 
     def learn(self, blocks: Blocks, *, weights: bool = False) -> LeanModel:
-        """Return the student's row; train unless the row (with `weights`, also the weights) is stored."""
+        """Return the student's row; train unless it (and, with `weights`, those) are stored."""
         name = run_name(blocks)
         known = self.runs.read(name, LeanModel)
         if known is not None and (self.runs.has_weights(name) or not weights):
@@ -553,7 +556,7 @@ def find_aim(
     `ANALYSED_TEXTS` texts are read.
     """
     budget = budget or Budget()
-    check_budget(budget, encoder)  # before the drop is predicted, which takes a minute
+    check_budget(budget, encoder)  # the prediction takes a minute
     drop = None
     with suppress(TruncateKitError):
         from truncate_kit.analysis.profile import ANALYSED_TEXTS, predicted_drop
@@ -565,11 +568,34 @@ def find_aim(
     return (layer if layer < encoder.depth else None), drop
 
 
+def announce_sizes(encoder: Encoder, texts: int, points: float, progress: Progress) -> None:
+    """Announce what sizes should cost and lose, and how many texts a smaller one needs."""
+    depth, every = encoder.depth, tuple(range(1, encoder.depth + 1))
+    lost = {size: expected_loss(size / depth, texts) for size in every if 6 * size >= depth}
+    whole, shown = operations(encoder, depth, TOKENS), list[str]()
+    for size in sorted({max(1, round(depth * part / 6)) for part in range(1, 6)} & {*lost} - {depth}, reverse=True):
+        megabytes = ""
+        if is_held(encoder, every[:size]):
+            cut = keep(encoder, every[:size], copy_weights=False)
+            megabytes = f"{megabytes_of(cut.num_parameters):.1f} MB, "
+        speed = whole / operations(encoder, size, TOKENS)
+        shown.append(f"{counted(size, 'block')} {speed:.1f} × the speed, {megabytes}{lost[size]:.1f} points lost")
+    announce(
+        progress,
+        f"Expected after {texts:,} texts, as measured on all-MiniLM-L6-v2 by share of blocks: {'; '.join(shown)}.",
+    )
+    fewest = min((size for size in lost if lost[size] <= points), default=depth)
+    if (sentence := more_texts(depth, fewest, texts, points)) is not None:
+        announce(progress, sentence)
+
+
 def announce_total(
     encoder: Encoder, texts: TextStore, budget: Budget, settings: DistillSettings, progress: Progress
 ) -> None:
-    """Announce how long the run takes."""
+    """Announce the expected sizes for `within`, and how long the run takes."""
     if hasattr(progress, "say"):
+        if budget.within is not None:
+            announce_sizes(encoder, len(texts), budget.within, progress)
         some = texts.ids_at(np.linspace(0, len(texts) - 1, TIMED_TEXTS).astype(np.int64))
         parts = expected_seconds(budget, settings, encoder.depth, len(texts), seconds_per_block(encoder, some))
         each = ", ".join(f"{name} {lasting(seconds)}" for name, seconds in parts.items())
@@ -622,7 +648,7 @@ def distill(
 
         labels = labels_of(data, settings.seed, encoder)
         raw = replace(raw, exclude={*raw.exclude, *labels.texts})
-    # Report mistakes before the full model's vectors are computed, which may take hours.
+    # Report mistakes before computing vectors for hours.
     check_budget(budget, encoder, None if teacher is encoder else teacher.depth)
     smallest = teacher if raw.vocabulary is None else keep_words(teacher, raw.vocabulary)
     if budget.megabytes is not None:

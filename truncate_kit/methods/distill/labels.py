@@ -119,7 +119,7 @@ Labels = PairLabels | QueryLabels
 
 
 def labels_of(data: PairSplits | RetrievalSet, seed: int, full: Encoder) -> Labels:
-    """Return the labels for selection and report; pairs without splits are split by `seed`."""
+    """Return the labels; pairs without splits are split by `seed`."""
     return QueryLabels(data, full) if isinstance(data, RetrievalSet) else PairLabels(data, seed, full)
 
 

@@ -151,7 +151,7 @@ class TextStore:
 def store_texts(
     encoder: Encoder, raw: RawTexts, folder: Path, *, limit: int | None = None, progress: Progress = silent
 ) -> TextStore:
-    """Tokenise the distinct texts and write them to `folder`, which is replaced; memory holds a hash of each text.
+    """Tokenise the distinct texts and write them to `folder`, which is replaced.
 
     Queries come first, with the model's query prompt; other texts get the document prompt, or the default.
     `limit` does not count queries.
@@ -282,9 +282,9 @@ def held_out_places(
 def few_texts(
     encoder: Encoder, texts: TextStore, places: NDArray[np.int64]
 ) -> tuple[TextStore, NDArray[np.int64]] | None:
-    """Return a store and the places of a few short texts in it; needs at least ten texts.
+    """Return a store and the places of a few short texts in it, in random order; needs ten.
 
-    If they are too few, others are truncated. places: in random order.
+    If they are too few, others are truncated.
     """
     number = min(FEW_TEXTS, len(places) // 10)
     if not number:

@@ -1,10 +1,12 @@
 """Budgets, settings and results of a distillation, without torch."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, replace
 from itertools import groupby
-from math import comb
 from operator import ge
+
+import numpy as np
 
 from truncate_kit.core.errors import UsageError, counted
 from truncate_kit.core.hardware import TRAINING_PRECISIONS, Precision
@@ -36,10 +38,13 @@ NEARLY_ALL = 0.25  # share of removed blocks
 EVALUATIONS = 20  # per epoch
 FEW_TEXTS = 2000  # to try subsets on
 LEADING = 4  # subsets kept per size
-BEAM, SEARCHED_TEXTS = 20, 100  # subsets of each size that a search scores, and texts that it scores them on
+BEAM, SEARCHED_TEXTS = 24, 100  # subsets of each size that a search scores, and texts that it scores them on
 TIMING_SECONDS, STARTING_SECONDS, GRAPHS_SECONDS = 10.0, 20.0, 90.0
-LEARNED = {4000: -1.0, 8000: -0.4, 60_000: 0.5, 120_000: 0.6}
-"""Points that half of all-MiniLM-L6-v2's blocks gain on STS Benchmark, by texts (benchmarks/lean)."""
+NO_LOSS, PER_POINT = 5.0, 2.5
+"""Missing agreement that loses nothing, and more that loses a point (benchmarks/lean)."""
+FEW, MANY, MOST = 4000, 120_000, 330_000
+MISSING = {1: (19.0, 10.0), 2: (12.1, 7.2), 3: (9.0, 4.5), 4: (6.0, 2.9), 6: (0.0, 0.0)}
+"""Agreement that all-MiniLM-L6-v2 misses, by blocks, after `FEW` and `MANY` texts."""
 AMONG, NEAR = 41, 4
 """A tenth of 40 other texts; fixed, as agreement grows with this number."""
 
@@ -48,8 +53,8 @@ class Budget(Result):
     """Target size of the lean model, set by one field; by default `within` is one point.
 
     Attributes:
-        within: Keep the fewest blocks that lose at most this many points after training. Without labels, a point is
-            `distilling.AGREEMENT_PER_POINT` points of agreement.
+        within: Keep the fewest blocks that lose at most this many points after training, without labels by
+            `needed_agreement`.
         speedup: Keep the most blocks with at least this speedup over the full model, by operations.
         megabytes: Keep the most blocks with at most this many 10⁶ bytes of float32 weights.
         blocks: Number of blocks (3 or "3") or the blocks themselves ([1, 4, 6], "1..3,6"); stored as text.
@@ -129,7 +134,7 @@ class DistillSettings(Result):
             the blocks is removed.
         warmup: Share of warmup steps.
         similarity: Weight of the squared error between both models' cosines within a batch.
-        states: Weight of 1 − cosine between both models' token states after each kept block; needs the full model.
+        states: Weight of 1 − cosine between both models' token states after each kept block.
         max_texts: Maximum number of training texts, not counting queries; by default all.
         held_out: Held-out texts, half for selection, half for the report; at most a tenth of all texts, at least 82.
         precision: See `TrainingSettings`.
@@ -225,7 +230,7 @@ class LeanModel(Result):
 
 
 class Measured(Result):
-    """Stored measurements: models of each size, the full model last; or graphs, the full model's graphs first."""
+    """Stored measurements: speeds of the chosen and the full model; or graphs, the full model's first."""
 
     rows: tuple[LeanModel, ...]
     covered: float | None = None  # percentage of held-out texts with only word pieces of training texts
@@ -237,7 +242,7 @@ class SubsetSearch(Result):
     leading: tuple[Scored, ...]  # `subsets.LEADING` of each size, best first; smallest size first
     baselines: dict[str, tuple[Scored, ...]]  # by name in `subsets.baseline_blocks`; empty for named blocks
     tried: int
-    exact: bool  # True if all subsets that a standard checkpoint can store were scored
+    exact: bool  # True if all possible subsets were scored
     seconds: float
     num_texts: int | None = None  # short texts; all, if None
 
@@ -341,7 +346,39 @@ def held_out_number(texts: int, settings: DistillSettings) -> int:
 
 def numbers_scored(depth: int, smallest: int, beam: int = BEAM) -> dict[int, int]:
     """Count the subsets of each size that a search scores."""
-    return {size: min(comb(depth, size), max(beam, depth * (size == depth - 1))) for size in range(smallest, depth + 1)}
+    return {
+        size: min(math.comb(depth, size), max(beam, depth * (size == depth - 1))) for size in range(smallest, depth + 1)
+    }
+
+
+def needed_agreement(points: float) -> float:
+    """Return the agreement that should lose these points of similarity."""
+    return 100 - NO_LOSS - PER_POINT * points
+
+
+def _missing(share: float) -> tuple[float, float]:
+    """Interpolate `MISSING` by the share of blocks."""
+    few, many = (float(np.interp(6 * share, [*MISSING], column)) for column in zip(*MISSING.values(), strict=True))
+    return few, many
+
+
+def expected_loss(share: float, texts: int) -> float:
+    """Estimate the points of similarity that this share of the blocks loses."""
+    few, many = _missing(share)
+    missing = few + (many - few) * math.log(texts / FEW, MANY / FEW)
+    return max(0.0, missing - NO_LOSS) / PER_POINT
+
+
+def more_texts(depth: int, blocks: int, texts: int, points: float) -> str | None:
+    """Tell how many texts one block fewer needs, if more and as many as were measured."""
+    few, many = _missing((blocks - 1) / depth)
+    if 6 * (blocks - 1) < depth or few == many:
+        return None
+    needed = FEW * (MANY / FEW) ** ((few - (NO_LOSS + PER_POINT * points)) / (few - many))
+    rounded = float(f"{needed:.1e}")
+    if not texts < rounded <= MOST:
+        return None
+    return f"With {rounded:,.0f} texts, {counted(blocks - 1, 'block')} should do, as measured on all-MiniLM-L6-v2."
 
 
 def expected_seconds(
@@ -393,7 +430,7 @@ def within_limit(candidates: Sequence[LeanModel], budget: Budget) -> LeanModel:
 
 
 def graph_within(rows: Sequence[LeanModel], budget: Budget, needed: float | None) -> LeanModel | None:
-    """Return the best graph within the budget: the fastest for `within`, else the best; none for blocks.
+    """Return the best graph in the budget: the fastest for `within`; none for blocks.
 
     rows: the full model's float32 graph comes first.
     """

@@ -1,4 +1,4 @@
-"""Choose blocks without training: a beam search from all blocks down, and simpler rules."""
+"""Choose blocks without training: by a beam search, and by simpler rules."""
 
 import math
 import time
@@ -62,7 +62,7 @@ def search_subsets(
                         progress("Searching subsets", min(next(done), total - 1), total)
 
                 order = original_order(_batches(evaluator.texts()))
-                scores, exact = _descend(score, depth, smallest, beam, held)
+                scores, exact = descend(score, depth, smallest, beam, held)
                 scores |= score(set(chain(*rules.values())) - set(scores))
             progress("Searching subsets", total, total)
     ranked = sorted(scores.items(), key=lambda item: (len(item[0]), -item[1], item[0]))
@@ -76,7 +76,7 @@ def search_subsets(
     )
 
 
-def _descend(
+def descend(
     score: Callable[[Iterable[Blocks]], Iterable[tuple[Blocks, float]]],
     depth: int,
     smallest: int,
