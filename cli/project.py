@@ -1,5 +1,6 @@
 """Commands about a whole project: demo, study, report, status, doctor."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -155,17 +156,25 @@ def status(
 @command("truncate-kit doctor --device cuda --runtime torch", result="doctor:Diagnosis")
 def doctor(
     device: Target | None = machine_option(None, "Device that must work."),
-    runtime: Runtime | None = machine_option(None, "Runtime that must work; by default both."),
+    runtime: Runtime | None = machine_option(None, "Runtime that must work; by default torch and onnx."),
     extra: list[str] | None = machine_option(None, "Extra that must be installed: cpu, gpu, ray, …; repeatable."),
     precision: Literal["fp32", "bf16", "fp16", "int8"] | None = machine_option(None, "Precision that must run."),
+    *,
+    workspace: Workspace,
 ) -> None:
     """Check which packages and runtimes are installed, start on this machine, and fit together.
 
     The exit code is 1 if a requested part cannot run.
     """
-    from truncate_kit.doctor import diagnose
+    from truncate_kit.bench.result import BenchReport
+    from truncate_kit.core.hardware import processor_name
+    from truncate_kit.doctor import MachineCheck, diagnose
 
     diagnosis = diagnose(device=device, runtime=runtime, extras=tuple(extra or ()), precision=precision)
+    measured = BenchReport.read_if_whole(workspace.bench)
+    if measured is not None and measured.fastest and measured.processor == processor_name():
+        fastest = MachineCheck("fastest measured", f"{measured.fastest} ({workspace.bench})")
+        diagnosis = replace(diagnosis, checks=(*diagnosis.checks, fastest))
     show(diagnosis)
     if not diagnosis.able:
         raise typer.Exit(EXIT_PROBLEM)

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from truncate_kit.core import hardware
 from truncate_kit.core.errors import TruncateKitError, first_line, harmless, known_name
 from truncate_kit.core.hardware import (
+    FILES_OF,
     GRAPH_FILES,
     PRECISIONS,
     RUNTIMES,
@@ -47,6 +48,12 @@ session = onnxruntime.InferenceSession(datasets.get_example("mul_1.onnx"), provi
 session.run(None, {value.name: numpy.ones(value.shape, numpy.float32)})
 print(json.dumps(session.get_providers()))
 """
+_OPENVINO = """
+import json, numpy, openvino
+value = openvino.op.Parameter(openvino.Type.f32, openvino.Shape([1]))
+openvino.Core().compile_model(openvino.Model([value], [value]), "CPU")([numpy.ones(1, numpy.float32)])
+print(json.dumps(["openvino"]))
+"""
 
 
 class MachineCheck(Result, kw_only=False):
@@ -69,7 +76,7 @@ class Diagnosis(Result):
     Attributes:
         device: `cpu` or `cuda`, for torch and ONNX graphs.
         precision: fp16 and int8 need graphs; fp16 also needs CUDA unless `device` is `cpu`.
-        runtime: `torch` or `onnx`; by default both.
+        runtime: `torch`, `onnx` or `openvino`; by default torch and ONNX.
     """
 
     device: str | None = None
@@ -79,7 +86,7 @@ class Diagnosis(Result):
     checks: tuple[MachineCheck, ...] = ()
 
     def __post_init__(self) -> None:
-        usable = {"torch": TRAINING_PRECISIONS, "onnx": tuple(GRAPH_FILES)}
+        usable = {"torch": TRAINING_PRECISIONS} | {name: tuple(files) for name, files in FILES_OF.items()}
         precisions = usable.get(self.runtime or "", tuple(dict.fromkeys([*GRAPH_FILES, *TRAINING_PRECISIONS])))
         for name, value, known in (
             ("device", self.device, ("cpu", "cuda")),
@@ -104,7 +111,13 @@ class Diagnosis(Result):
     def graphs(self) -> bool:
         """Tell if ONNX graphs must run."""
         in_graphs_only = self.precision is not None and self.precision not in TRAINING_PRECISIONS
-        return self.runtime == "onnx" or in_graphs_only or (self.runtime is None and self.device is not None)
+        unnamed = self.runtime is None and (in_graphs_only or self.device is not None)
+        return self.runtime == "onnx" or unnamed
+
+    @property
+    def openvino(self) -> bool:
+        """Tell if OpenVINO must run."""
+        return self.runtime == "openvino" or "openvino" in self.extras
 
     @property
     def cuda_graphs(self) -> bool:
@@ -118,6 +131,11 @@ def diagnose(
     """Check what this machine can run, in some seconds."""
     asked = Diagnosis(device=device, extras=extras, precision=precision, runtime=runtime)
     checks = [MachineCheck("Python", platform.python_version()), *_check_packages(asked), *_check_onnxruntime(asked)]
+    if installed_version("openvino") is not None:
+        reason = start_provider("openvino")
+        hint = "pip install --force-reinstall 'truncate-kit[openvino]'"
+        found = f"does not start: {reason}" if reason else "starts"
+        checks.append(_unless(not reason, "OpenVINO", found, asked.openvino, "warning", hint))
     try:
         checks += _check_machine(asked)
     except Exception as error:  # a broken torch may raise anything
@@ -160,7 +178,11 @@ def _required(extra: str) -> Iterator[Requirement]:
 
 
 def _check_packages(asked: Diagnosis) -> Iterator[MachineCheck]:
-    runs_graphs = {"onnxruntime": asked.graphs and not asked.cuda, _GPU_WHEEL: asked.cuda_graphs}
+    runs_graphs = {
+        "onnxruntime": asked.graphs and not asked.cuda,
+        _GPU_WHEEL: asked.cuda_graphs,
+        "openvino": asked.openvino,
+    }
     for extra in ("", *(extra for extra in known_extras() if extra != "test" or extra in asked.extras)):
         for row in _required(extra):
             version = installed_version(row.name)
@@ -200,8 +222,8 @@ def _check_onnxruntime(asked: Diagnosis) -> Iterator[MachineCheck]:
 
 
 def start_provider(name: str) -> str:
-    """Run a tiny graph on a provider; return the error, or an empty string."""
-    command = [sys.executable, "-P", "-c", _PROBE, name]
+    """Run a tiny graph on a provider or OpenVINO; return the error, or an empty string."""
+    command = [sys.executable, "-P", "-c", _OPENVINO if name == "openvino" else _PROBE, name]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     except (OSError, subprocess.TimeoutExpired) as error:

@@ -305,14 +305,15 @@ def test_bf16_is_measured_or_its_absence_explained(duo, monkeypatch, flags, abse
 
 def test_the_cpu_leaves_out_what_compiles_unless_asked():
     cpu, gpu = torch.device("cpu"), torch.device("cuda")
-    assert [row.name for row in select_backends(None, cpu)] == ["torch-fp32", "torch-bf16", "onnx-fp32"]
-    assert len(select_backends(["all"], cpu)) == len(select_backends(["torch-fp32", "all"], cpu)) == 9
+    names = ["torch-fp32", "torch-bf16", "onnx-fp32", "openvino-fp32", "openvino-bf16"]
+    assert [row.name for row in select_backends(None, cpu)] == names
+    assert len(select_backends(["all"], cpu)) == len(select_backends(["torch-fp32", "all"], cpu)) == 12
     cuda = [row.name for row in select_backends(None, gpu)]
     assert {"torch-tf32", "torch-fp16", "compile-fp16", "onnx-fp32"} <= set(cuda)
     quick = [row.name for row in select_backends(None, gpu, slow_starts=False)]
     assert quick == [name for name in cuda if not name.startswith("compile")]
     assert not any(BACKENDS_KNOWN[name].rival for name in cuda)
-    assert len(select_backends(["all"], gpu)) == len(BACKENDS_KNOWN)
+    assert len(select_backends(["all"], gpu)) == len(BACKENDS_KNOWN) - 3  # OpenVINO runs on the CPU
 
 
 @pytest.mark.parametrize("options", [{"backends": ["tensorrt"]}, {"lengths": (500,)}])

@@ -3,10 +3,13 @@
 import pickle
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
+from truncate_kit.bench.result import BenchSettings
+from truncate_kit.bench.run import bench
 from truncate_kit.core.errors import DeviceError, MissingExtraError, ModelError, UsageError
 from truncate_kit.core.hardware import INSTRUCTIONS, bf16_instructions
 from truncate_kit.core.vectors import VectorFormat
@@ -36,7 +39,7 @@ def exported(tmp_path_factory):
 
 @pytest.mark.parametrize("family", ["gpt2", "mpnet"])
 def test_each_kind_of_position_and_mask(family, tiny_folder, tmp_path):
-    report = export_graph(load_encoder(tiny_folder(family)), tmp_path / "graph", openvino=["fp32"])
+    report = export_graph(load_encoder(tiny_folder(family)), tmp_path / "graph", openvino="fp32")
     assert max(report.checks.values()) < 1e-4
     assert report.file == FILE
 
@@ -68,6 +71,20 @@ def test_bf16_runs_the_same_file(exported, tmp_path):
     exact, half = (load_text_encoder(folder, runtime="openvino", precision=name) for name in ("fp32", "bf16"))
     assert 1e-5 < (half.vectors(TEXTS) - exact.vectors(TEXTS)).abs().max() < 2e-2 * exact.vectors(TEXTS).abs().max()
     assert load_text_encoder(folder, precision="bf16").precision == "bf16"
+
+
+def test_bench_runs_it_beside_the_others(exported, tmp_path):
+    _, pairs, folder = exported
+    backends = ["torch-fp32", "openvino-fp32", "openvino-bf16", "openvino-int8"]
+    settings = BenchSettings(backends=backends, lengths=[8], repeats=1, batch_sizes=[1])
+    report = bench(folder, settings=settings, pairs=pairs, texts=pairs.texts()[:20], graphs=tmp_path)
+    scores = {row.backend: row.score for row in report.measured()}
+    assert scores["openvino-fp32"] == pytest.approx(scores["torch-fp32"], abs=0.01)
+    expected = evaluate(load_text_encoder(folder, runtime="openvino", precision="int8"), pairs.pairs).spearman
+    assert scores["openvino-int8"] == pytest.approx(expected, abs=0.01)
+    assert all(row.peak_bytes and row.file_bytes for row in report.measured())
+    if "openvino-bf16" in scores:
+        assert [row.precision for row in read_exports(Path(report.exported["lean"]).parents[1])] == ["bf16"]
 
 
 def test_graphs_are_pickled_as_their_files(exported, tmp_path):

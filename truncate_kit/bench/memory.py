@@ -1,6 +1,6 @@
 """Measure the peak memory of encoding, in a new process that runs this module.
 
-A fork would not count the pages of its parent. On the CPU, ONNX graphs run without torch, so that
+A fork would not count the pages of its parent. On the CPU, graphs run without torch, so that
 its memory does not count.
 """
 
@@ -42,8 +42,9 @@ def peak_memory(request: Mapping[str, Any]) -> int | str:
 def measure_here(request: Mapping[str, Any]) -> int:
     """Load the model; return the peak memory of encoding, in bytes."""
     on_cpu = request["device"] == "cpu"
-    torch_free = on_cpu and BACKENDS[request["backend"]].runtime == "onnx"
-    call, free = (_prepare_session(request), 0) if torch_free else _prepare_runner(request)
+    runtime = BACKENDS[request["backend"]].runtime
+    without_torch = {"onnx": _prepare_session, "openvino": _prepare_openvino} if on_cpu else {}
+    call, free = (without_torch[runtime](request), 0) if runtime in without_torch else _prepare_runner(request)
     call()  # the first call compiles
     gc.collect()
     with contextlib.suppress(OSError):  # reset the peak, to exclude loading
@@ -102,6 +103,17 @@ def _prepare_session(request: Mapping[str, Any]) -> Callable[[], object]:
     )
     ids = np.ones((request["batch_size"], request["length"]), np.int64)
     return lambda: session.run(["sentence_embedding"], {entry.name: ids for entry in session.get_inputs()})
+
+
+def _prepare_openvino(request: Mapping[str, Any]) -> Callable[[], object]:
+    import numpy as np
+    import openvino
+
+    hint = "bf16" if BACKENDS[request["backend"]].precision == "bf16" else "f32"
+    options = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": str(request["threads"]), "NUM_STREAMS": "1"}
+    model = openvino.Core().compile_model(request["graph"], "CPU", options)  # as `open_openvino` does
+    ids = np.ones((request["batch_size"], request["length"]), np.int64)
+    return lambda: model([ids] * 2)
 
 
 if __name__ == "__main__":

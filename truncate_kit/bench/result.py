@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from truncate_kit.core.errors import counted, known_name
-from truncate_kit.core.hardware import PRECISIONS, Precision, check_threads
+from truncate_kit.core.hardware import FILES_OF, PRECISIONS, Precision, check_threads, installed_version
 from truncate_kit.core.results import (
     COUNT,
     MACHINE,
@@ -27,7 +27,7 @@ from truncate_kit.export.record import graphs_in
 if TYPE_CHECKING:
     import torch
 
-Runtime = Literal["torch", "onnx", "sentence-transformers"]
+Runtime = Literal["torch", "onnx", "openvino", "sentence-transformers"]
 Role = Literal["lean", "full"]
 Scenario = Literal["one sentence", "latency", "throughput", "real set"]
 Comparison = Literal["fair", "part", "untuned", "unknown budget", "unfair"]
@@ -60,6 +60,11 @@ class Backend:
         return (self.runtime != "onnx" and PRECISIONS[self.precision].cuda_only) or self.captured or self.tensorrt
 
     @property
+    def on_cpu(self) -> bool:
+        """Return whether the backend needs the CPU."""
+        return self.runtime == "openvino"
+
+    @property
     def rival(self) -> bool:
         """Return whether the backend is measured only on request."""
         return self.runtime == _PEER or self.tensorrt or self.static or self.captured or self.attention is not None
@@ -77,6 +82,7 @@ _KINDS: tuple[tuple[str, tuple[Precision, ...], str, Runtime, str, dict[str, Any
     ("st", ("fp32", "bf16", "fp16"), f"{_PEER} {{}}", _PEER, "P", {}),
     ("st-flash", ("fp16",), f"{_PEER} {{}}, flash attention without padding", _PEER, "*", {"attention": _FLASH}),
     ("onnx", ("fp32", "fp16", "int8"), "ONNX Runtime {}", "onnx", "D", {}),
+    ("openvino", ("fp32", "bf16", "int8"), "OpenVINO {}", "openvino", ">", {}),
     ("onnx-graphs", ("fp16",), "ONNX Runtime {}, CUDA graphs", "onnx", "v", {"captured": True}),
     ("tensorrt", ("fp16",), "ONNX Runtime TensorRT {}", "onnx", "X", {"tensorrt": True}),
 )  # fmt: skip
@@ -93,7 +99,6 @@ BACKENDS: dict[str, Backend] = {
     for precision in precisions
 }
 BASE = "torch-fp32"
-GRAPH = "onnx-fp32"
 HELD = 0.3  # points that a faster run may score less; the default budget of int8
 
 
@@ -102,18 +107,22 @@ def select_backends(
 ) -> tuple[Backend, ...]:
     """Return the named backends; "all" selects every backend that runs on `device`.
 
-    Without names, rivals are excluded, torch.compile is included only on CUDA with `slow_starts`, and fp16 and int8
-    graphs only if one of `folders` contains such a graph for this device. Raises `UsageError` for an unknown name.
+    Without names, rivals are excluded, torch.compile is included only on CUDA with `slow_starts`, OpenVINO only if
+    installed, and fp16 and int8 graphs only if one of `folders` contains such a graph for this device. Raises
+    `UsageError` for an unknown name.
     """
-    cuda, exported = device.type == "cuda", {precision for folder in folders for precision in graphs_in(folder)}
-    runnable = tuple(row for row in BACKENDS.values() if cuda or not row.on_cuda)
+    cuda = device.type == "cuda"
+    exported = {(one, name) for one in FILES_OF for folder in folders for name in graphs_in(folder, one)}
+    runnable = tuple(row for row in BACKENDS.values() if not (row.on_cpu if cuda else row.on_cuda))
 
     def is_default(row: Backend) -> bool:
         if row.rival or (row.compiled and not (cuda and slow_starts)):
             return False
-        if row.runtime != "onnx" or row.precision == "fp32":
+        if row.runtime == "openvino" and installed_version("openvino") is None:
+            return False
+        if row.runtime not in FILES_OF or row.precision in ("fp32", "bf16"):
             return True
-        return row.precision in exported and device.type in PRECISIONS[row.precision].preference
+        return (row.runtime, row.precision) in exported and device.type in PRECISIONS[row.precision].preference
 
     if names is None:
         return tuple(row for row in runnable if is_default(row))
@@ -152,8 +161,8 @@ class BenchSettings(Result):
         None, "Tokens per text; by default 16,128 within the limit.", MACHINE, bounds=COUNT, parse=whole_numbers
     )
     backends: tuple[str, ...] | None = setting(
-        None, f"all, or some of {', '.join(BACKENDS)}; by default torch, ONNX Runtime and, on CUDA, torch.compile.",
-        MACHINE, parse=names,
+        None, f"all, or some of {', '.join(BACKENDS)}; by default torch, ONNX Runtime, OpenVINO if installed, and on "
+        "CUDA torch.compile.", MACHINE, parse=names,
     )  # fmt: skip
     compile: bool = True
     repeats: int = setting(
@@ -360,9 +369,17 @@ class BenchReport(Result):
         fast = min(near, key=lambda name: (self.contestant("lean", name).file_bytes or math.inf, -rates[name]))
         steps: dict[str, Key] = {"": (first, plain)} | ({} if first == "lean" else {"depth": ("lean", plain)})
         if BACKENDS[fast].runtime != BACKENDS[plain].runtime:
-            exact = BACKENDS[fast].runtime == "onnx" and self.rate("lean", GRAPH)
-            steps["runtime"] = "lean", GRAPH if exact else fast
+            exact = f"{BACKENDS[fast].runtime}-fp32"
+            steps["runtime"] = "lean", exact if self.rate("lean", exact) else fast
         return steps if ("lean", fast) in steps.values() else steps | {"precision": ("lean", fast)}
+
+    @property
+    def fastest(self) -> str | None:
+        """Name the recommended runtime and its speed, if timed."""
+        if not (steps := self.steps()):
+            return None
+        role, backend = [*steps.values()][-1]
+        return f"{BACKENDS[backend].title}, {self.rate(role, backend):,.0f} sentences/s"
 
     def measured_model(self) -> tuple[str, str | None]:
         """Return the lean model's name and digest."""

@@ -43,7 +43,7 @@ from truncate_kit.bench.runners import (
 from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError, counted
 from truncate_kit.core.files import digest_of
 from truncate_kit.core.hardware import (
-    GRAPH_FILES,
+    FILES_OF,
     Precision,
     Target,
     bf16_instructions,
@@ -198,7 +198,7 @@ def _measure(
 
 def describe_machine(device: torch.device, threads: int, others_busy: float | None) -> dict[str, Any]:
     """Return report fields on the machine."""
-    packages = ("torch", "transformers", "onnxruntime", "onnxruntime-gpu")
+    packages = ("torch", "transformers", "onnxruntime", "onnxruntime-gpu", "openvino")
     installed = {name: version for name in packages if (version := installed_version(name)) is not None}
     return {
         "processor": processor_name(),
@@ -360,10 +360,10 @@ class Subject:
         """
         fused, target = not backend.tensorrt, self.target  # TensorRT has no kernels for fused nodes
         precision: Precision = backend.precision if fused else "fp32"
-        name = GRAPH_FILES[precision]
-        if fused and self.folder is not None and precision in graphs_in(self.folder):
+        runtime, name = backend.runtime, FILES_OF[backend.runtime][precision]
+        if fused and self.folder is not None and precision in graphs_in(self.folder, runtime):
             graph = self.folder / name
-            report = check_record(graph)
+            report = check_record(graph, precision)
             if report.encoder != self.digest:
                 raise ModelError(
                     f"{graph} was exported from a model other than the one in {self.folder}.",
@@ -372,14 +372,15 @@ class Subject:
             if report.target != target:
                 self.notes[f"The {self.role} model: {graph_sentence(graph, report, target)}"] = None
             return graph
-        if precision != "fp32":  # int8 needs pairs, fp16 a GPU's kernels
+        if precision not in ("fp32", "bf16"):  # int8 needs pairs, fp16 a GPU's kernels
             where = "" if self.folder is None else f" in {self.folder}"
-            raise AbsentError(f"no checked {name}{where}: make it with {export_call(precision)}")
+            raise AbsentError(f"no checked {name}{where}: make it with {export_call(precision, runtime)}")
         place = self.digest[:16] + ("" if target == "cpu" else f"-{target}") + ("" if fused else "-unfused")
-        graph = (self._kept or self.scratch) / place / name
-        if not is_graph_of(graph, self.digest):
+        graph = (self._kept or self.scratch) / (f"{place}-{runtime}" if runtime == "openvino" else place) / name
+        if not is_graph_of(graph, self.digest, precision):
+            openvino = precision if runtime == "openvino" else None
             try:
-                export_graph(self.encoder, graph.parents[1], target, fused=fused)
+                export_graph(self.encoder, graph.parents[1], target, fused=fused, openvino=openvino)
             except TruncateKitError as error:
                 raise AbsentError(error) from error
             if self._kept is not None and fused:
@@ -424,7 +425,7 @@ class Contestants:
 
     def _start(self, subject: Subject, backend: Backend, shape: tuple[int, int]) -> dict[str, Any]:
         key, (batch_size, length) = (subject.role, backend.name), shape
-        graph = subject.graph(backend) if backend.runtime == "onnx" else None  # exporting is not timed
+        graph = subject.graph(backend) if backend.runtime in FILES_OF else None  # exporting is not timed
         begin = time.perf_counter()
         runner = guarded(key, make_runner)(
             backend, subject.encoder, graph=graph, folder=subject.for_worker, device=self.device

@@ -22,7 +22,7 @@ from truncate_kit.bench.result import BACKENDS, Backend, Key, Role, Scenario, Ti
 from truncate_kit.core.errors import DeviceError, ModelError, TruncateKitError, first_line, require
 from truncate_kit.core.hardware import PRECISIONS, check_precision, is_out_of_memory
 from truncate_kit.export.record import check_runnable
-from truncate_kit.export.runtime import OnnxEncoder, cuda_providers
+from truncate_kit.export.runtime import GraphEncoder, OnnxEncoder, OpenVinoEncoder, cuda_providers
 from truncate_kit.models.encoder import Encoder, length_batches, original_order
 
 Ids = Sequence[Sequence[int]]
@@ -131,23 +131,24 @@ class TorchRunner:
         return self.encode_ids(self.model.token_ids(texts))
 
 
-def _open_graph(backend: Backend, encoder: Encoder, graph: Path, device: torch.device) -> OnnxEncoder:
+def _open_graph(backend: Backend, encoder: Encoder, graph: Path, device: torch.device) -> GraphEncoder:
     """Open a graph; raise `AbsentError` if it cannot run here, `ModelError` if it is damaged."""
     # ONNX Runtime uses torch's current stream, so that GPU events time both; 0 means no stream.
     stream = torch.cuda.current_stream(device).cuda_stream or None if device.type == "cuda" else None
     shapes, most_texts = (_TENSORRT_SHAPES, TENSORRT_TEXTS) if backend.tensorrt else (None, None)
     try:
         if not backend.tensorrt:
-            check_runnable(graph, device.type)
+            check_runnable(graph, device.type, backend.precision)
+        common: dict[str, Any] = {"threads": torch.get_num_threads(), "device": str(device), "heads": encoder.heads}
+        if backend.runtime == "openvino":
+            return OpenVinoEncoder(graph, encoder.reader, precision=backend.precision, **common)
         return OnnxEncoder(
             graph,
             encoder.reader,
-            threads=torch.get_num_threads(),
-            device=str(device),
-            heads=encoder.heads,
             buckets=backend.captured,
             on_cuda=cuda_providers(device.index, captured=backend.captured, stream=stream, tensorrt=shapes),
             most_texts=most_texts,
+            **common,
         )
     except TruncateKitError as error:
         if isinstance(error, ModelError) and not backend.tensorrt:  # TensorRT refuses some graphs
@@ -192,7 +193,7 @@ class PeerRunner:
         return vectors.float().cpu()
 
 
-Runner = TorchRunner | OnnxEncoder | PeerRunner
+Runner = TorchRunner | GraphEncoder | PeerRunner
 Runners = Mapping[Key, Runner]
 
 
@@ -207,6 +208,8 @@ def make_runner(
     """Make a backend's runner, with torch's CPU threads. Raises `AbsentError` if it cannot run."""
     if backend.on_cuda and device.type != "cuda":
         raise AbsentError("needs a GPU")
+    if backend.on_cpu and device.type != "cpu":
+        raise AbsentError("runs on the CPU only")
     try:
         check_precision(backend.precision, device)
     except DeviceError as error:

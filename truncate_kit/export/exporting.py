@@ -5,7 +5,7 @@ import copy
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
@@ -129,19 +129,20 @@ def export_onnx(
 
 @without_autocast()
 def export_graph(
-    encoder: Encoder, folder: Path, target: Target = "cpu", *, fused: bool = True, openvino: Sequence[Precision] = ()
+    encoder: Encoder, folder: Path, target: Target = "cpu", *, fused: bool = True, openvino: Precision | None = None
 ) -> ExportReport:
     """Replace `folder` by the float32 graph and its export.json. Raises as `export_onnx`.
 
     fused: Fuse operators, for ONNX Runtime's own providers only.
-    openvino: Precisions of the graph in OpenVINO, instead of ONNX Runtime.
+    openvino: Add a graph for OpenVINO in this precision instead.
     """
-    digest, settings = encoder_digest(encoder), [replace(_DEFAULTS, target=target)]
-    if openvino:
-        settings = [ExportSettings(runtime="openvino", precision=precision) for precision in openvino]
-    with replacing(local_path(folder)) as place:
+    folder, digest = local_path(folder), encoder_digest(encoder)
+    if openvino is not None:
+        folder.mkdir(parents=True, exist_ok=True)
+        return _export_into(encoder, digest, folder, ExportSettings(runtime="openvino", precision=openvino))
+    with replacing(folder) as place:
         place.mkdir()
-        return [_export_into(encoder, digest, place, row, fused=fused) for row in settings][-1]
+        return _export_into(encoder, digest, place, replace(_DEFAULTS, target=target), fused=fused)
 
 
 def _holds(folder: Path, digest: str) -> bool:

@@ -43,6 +43,7 @@ def view_bench_report(report: BenchReport) -> View:
     scores = [report.quality and quality_sentence(report, report.quality), report.bundled and BUNDLED_SAY_LITTLE]
     sentences = [
         *(scores if gained is None or report.too_few else ()),
+        report.fastest and f"Fastest of the lean model here: {report.fastest}.",
         _COMPARED.get(report.comparison or ""),
         absent and f"Not measured: {'; '.join(absent)}.",
         *report.notes,
