@@ -275,6 +275,7 @@ def distill(
     excluded = {text for path in exclude or () for text in _texts_in(path)}
     with joined(machine.device) as (group, here):
         RUN.quiet |= not group.leads
+        bars = progress_bar()
         source = workspace.starting_model(model, pooling, max_length)
         held_out, data_source = None, None
         if pairs.data is not None:
@@ -287,7 +288,8 @@ def distill(
         vocabulary = None if vocabulary_from is None else _texts_in(vocabulary_from)
         aim = number
         if layer == "auto" and group.leads:
-            aim, drop = find_aim(encoder, _learned_from(texts), budget, max_length=source.max_length)
+            read = _learned_from(texts)
+            aim, drop = find_aim(encoder, read, budget, max_length=source.max_length, progress=bars)
             if drop is not None:
                 learned = f"layer {aim} is the target; --layer last chooses the last layer"
                 first = f"cut it first, with truncate-kit cut {source.name} --layer {drop.last_before}, or use finetune"
@@ -302,7 +304,7 @@ def distill(
         )
         work: dict[str, Any] = {"budget": budget, "settings": settings, "data": held_out, "group": group}
         with machine.open() as engine:
-            result = run(encoder, raw, out=workspace.folder, engine=engine, progress=progress_bar(), **work)
+            result = run(encoder, raw, out=workspace.folder, engine=engine, progress=bars, **work)
         if not group.leads:
             return
     workspace.remember(source, data_source)

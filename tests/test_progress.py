@@ -56,7 +56,9 @@ def test_without_a_terminal_each_task_tells_how_long_it_takes(monkeypatch):
     bars = Bars(said.append)
     for done in (10, 11, 13, 40, 74, 409, 410):
         bars("Encoding", done, 410)
+    said, last = said[:-1], said[-1]
     assert said == ["Encoding: 13 of 410, about 29 min left.", "Encoding: 74 of 410, about 6 min left."]
+    assert last == "Encoding: 409 of 410, about 1 s left."  # after minutes without a line
 
 
 def test_a_notebook_without_widgets_has_one_line_for_all_bars(monkeypatch):

@@ -142,7 +142,12 @@ def profile(
 
 
 def predicted_drop(
-    encoder: Encoder, texts: Sequence[str], *, pairs: "Sequence[TextPair] | None" = None, max_length: int | None = None
+    encoder: Encoder,
+    texts: Sequence[str],
+    *,
+    pairs: "Sequence[TextPair] | None" = None,
+    max_length: int | None = None,
+    progress: ProgressOption = False,
 ) -> DropPrediction | None:
     """Return the drop that `profile` predicts with the default reference of this model.
 
@@ -154,8 +159,8 @@ def predicted_drop(
     settings = AnalysisSettings(max_texts=ANALYSED_TEXTS)
     if pairs:
         with suppress(DataError):  # equal scores: use `texts` instead
-            return profile(encoder, pairs=pairs, reference=reference, settings=settings).drop
-    return profile(encoder, texts, reference=reference, settings=settings).drop
+            return profile(encoder, pairs=pairs, reference=reference, settings=settings, progress=progress).drop
+    return profile(encoder, texts, reference=reference, settings=settings, progress=progress).drop
 
 
 class LabelFreeScores:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 from truncate_kit.core.errors import counted, harmless, lasting, require
 
 _logger = logging.getLogger(__name__)
-# Seconds, without a terminal: before a task's first line, between lines, least remaining time for a line.
+# Seconds, without a terminal: before a task's first line, between lines, least remaining time.
 TELL_AFTER, TELL_EVERY, TELL_LEFT = 10.0, 60.0, 20.0
 
 _ALL = "all trials"  # the bar above those of single trials
@@ -148,6 +148,7 @@ class Bars(TrialWatcher):
         self.say, self._beside = say, beside
         self._bars: dict[str, tuple[Any, float, int]] = {}  # bar, start time, steps at start
         self._due: dict[str, float] = {}  # time of the next line
+        self._told: float | None = None  # time of the last line
         self._said: set[TrialEvent] = set()  # a trial may be reported several times
         self._costs: Mapping[str, int] = {}
         self._shares: dict[str, float] = {}  # done share of each trial
@@ -167,6 +168,7 @@ class Bars(TrialWatcher):
         if task not in self._bars:
             _logger.info("%s: step %s of %s.", task, f"{done:,}", f"{total:,}")
             self._bars[task], self._due[task] = (_bar(task, done, total, self._line), now, done), now + TELL_AFTER
+            self._told = self._told or now
         bar, begun, first = self._bars[task]
         bar.total = total
         bar.update(done - bar.n)
@@ -174,10 +176,10 @@ class Bars(TrialWatcher):
             bar.close()
             del self._bars[task]
             _logger.info("%s: done after %.1f s.", task, now - begun)
-        elif bar.disable and task not in self._costs and done > first and now >= self._due[task]:
+        elif bar.disable and task not in self._costs and done > first:
             left = (now - begun) * (total - done) / (done - first)
-            if left >= TELL_LEFT:
-                self._due[task] = now + TELL_EVERY
+            if (now >= self._due[task] and left >= TELL_LEFT) or now >= (self._told or 0.0) + TELL_EVERY:
+                self._told, self._due[task] = now, now + TELL_EVERY
                 self.say(f"{task}: {done:,} of {total:,}, about {lasting(left)} left.")
 
     def part(self, name: str) -> None:

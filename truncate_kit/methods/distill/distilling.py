@@ -548,7 +548,12 @@ def best_tryout(tryouts: Sequence[LeanModel]) -> LeanModel:
 
 
 def find_aim(
-    encoder: Encoder, texts: Iterable[str], budget: Budget | None = None, *, max_length: int | None = None
+    encoder: Encoder,
+    texts: Iterable[str],
+    budget: Budget | None = None,
+    *,
+    max_length: int | None = None,
+    progress: ProgressOption = False,
 ) -> "tuple[int | None, DropPrediction | None]":
     """Return the target layer for `DistillSettings`, and the predicted drop.
 
@@ -561,7 +566,8 @@ def find_aim(
     with suppress(TruncateKitError):
         from truncate_kit.analysis.profile import ANALYSED_TEXTS, predicted_drop
 
-        drop = predicted_drop(encoder, list(islice(texts, ANALYSED_TEXTS)), max_length=max_length)
+        some = list(islice(texts, ANALYSED_TEXTS))
+        drop = predicted_drop(encoder, some, max_length=max_length, progress=progress)
     if drop is None or drop.from_layer is None:
         return None, None
     layer = max(drop.from_layer - 1, LOWEST_TAUGHT, *(budget.named_blocks or [budget.number]))

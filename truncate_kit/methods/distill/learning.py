@@ -30,7 +30,7 @@ from truncate_kit.core.errors import (
 )
 from truncate_kit.core.files import replacing
 from truncate_kit.core.hardware import GRAPH_FILES
-from truncate_kit.core.progress import Engine, Progress, Send, silent
+from truncate_kit.core.progress import Engine, Progress, Send, announce, silent
 from truncate_kit.core.vectors import TEXT_RESAMPLES, VectorFormat, draw_counts, interval, rank_correlations, tied
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import is_graph_of
@@ -232,13 +232,16 @@ class TokenWork(EncodingWork):
         return super().__getstate__() | {"_precision": self._precision}
 
 
-def fastest(encoder: Encoder, folder: Path, precision: str = "fp32") -> Encoder | OnnxEncoder:
+def fastest(
+    encoder: Encoder, folder: Path, precision: str = "fp32", progress: Progress = silent
+) -> Encoder | OnnxEncoder:
     """Return the float32 graph in `folder`, made if needed; on a GPU, in bf16 or if this fails, the encoder."""
     if encoder.device.type != "cpu" or precision != "fp32" or importlib.util.find_spec("onnxruntime") is None:
         return encoder
     try:
         if not is_graph_of(folder / GRAPH_FILES["fp32"], encoder_digest(encoder)):
             shutil.rmtree(folder, ignore_errors=True)
+            announce(progress, "A graph of the full model is exported, to encode the texts faster.")
             export_onnx(encoder, folder)
         return OnnxEncoder.load(folder, precision="fp32", threads=torch.get_num_threads())
     except (ModelError, MissingExtraError):
@@ -252,7 +255,7 @@ def add_vectors(
 
     Raises `UsageError` if the disk is too small, or a vector does not fit into float16.
     """
-    runner = fastest(encoder, texts.vectors_folder / "full", texts.precision)
+    runner = fastest(encoder, texts.vectors_folder / "full", texts.precision, progress)
     width = int(encoder.encode_ids([texts.ids(0)]).shape[1])
     made_from = {"encoder": encoder_digest(encoder), "texts": texts.digest, "width": width}
     file = texts.vectors_folder / VECTORS_FILE
