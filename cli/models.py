@@ -70,7 +70,6 @@ def cut(
 def _save_cut(
     source: Source, kept: int | tuple[int, ...] | None, texts: Path | None, workspace: Workspace
 ) -> "CutResult":
-    """Save the cut, replacing only an earlier cut."""
     from truncate_kit.data.tables import read_texts
     from truncate_kit.training.cutting import cut as run
 
@@ -127,7 +126,6 @@ def _export(
     kept: int | tuple[int, ...] | None = None,
     vocabulary_from: Path | None = None,
 ) -> "tuple[ExportReport, Path, PairSplits]":
-    """Export into the model's folder in the workspace, else into a copy."""
     from truncate_kit.data.retrieval import RetrievalSet
     from truncate_kit.data.tables import read_texts
     from truncate_kit.export.exporting import export_onnx

@@ -166,7 +166,6 @@ def known_extras() -> tuple[str, ...]:
 
 
 def _required(extra: str) -> Iterator[Requirement]:
-    """Yield the packages of an extra, including nested extras; "" yields the required packages."""
     for row in map(Requirement, metadata.requires(PACKAGE) or ()):
         always = row.marker is None or row.marker.evaluate({"extra": ""})
         if always if not extra else not always and row.marker and row.marker.evaluate({"extra": extra}):

@@ -349,7 +349,6 @@ def _split(start: int, stop: int) -> list[tuple[int, int]]:
 
 
 def _products(tile: Tensor) -> Tensor:
-    """Return Σ K∘L over a tile for all layer pairs, (L, L) float64."""
     # Sum a thousand terms in float32, these sums in float64: fast, with errors near 1e-8.
     parts = math.gcd(tile.shape[1], 64)
     runs = tile.view(tile.shape[0], parts, -1).transpose(0, 1)

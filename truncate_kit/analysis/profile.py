@@ -300,7 +300,6 @@ def _score(scores: LabelFreeScores, encoder: Encoder, batch: StateBatch, *, raw:
 
 
 def _parameters(encoder: Encoder) -> tuple[int | None, ...]:
-    """Count the parameters after a cut at each layer; only the full model has heads and layer poolers."""
     others = sum(parameter.numel() for parameter in encoder.tail.parameters())
     cut = parameters_kept(encoder.backbone.config)[:-1]
     return (*(None if count is None else count + others for count in cut), encoder.num_parameters)
@@ -362,7 +361,6 @@ def _spearman(
 def _search(
     encoder: Encoder, read: Callable[..., Tensor], data: "RetrievalSet", held: Mapping[str, int], states: Tensor
 ) -> dict[SearchMetric, tuple[float, ...]]:
-    """Score each layer by all metrics, the set's metric first; reuse known states if there is no prompt."""
     from truncate_kit.evaluation.retrieval import search_layers
 
     def reader(names: Sequence[str]) -> "Reader":

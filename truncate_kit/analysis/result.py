@@ -164,7 +164,6 @@ def in_words(probability: float) -> str:
 
 
 def _level(curve: Sequence[float | None]) -> float:
-    """Return the median over the middle half, layers depth / 4 … 3 depth / 4."""
     depth = len(curve) - 1
     return _median(curve, [layer for layer in range(depth + 1) if depth <= 4 * layer <= 3 * depth])
 

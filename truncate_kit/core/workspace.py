@@ -444,7 +444,6 @@ def clean(workspace: Workspace) -> Contents:
 
 
 def _below(workspace: Workspace) -> list[Path]:
-    """Return all files and folders except nested workspaces, sorted."""
     others = {path.parent for path in workspace.folder.glob("*/workspace.json")}
     return sorted(path for path in workspace.folder.rglob("*") if others.isdisjoint((path, *path.parents)))
 

@@ -452,7 +452,6 @@ def read_hub(name: str) -> dict[str, Table]:
 
 
 def _read_saved(folder: Path) -> dict[str, Table]:
-    """Read a folder that `save_to_disk` of `datasets` wrote."""
     import datasets
 
     try:
@@ -488,7 +487,6 @@ def _pair_sets(
     classes: bool = False,
     skip: bool = False,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Return the sets by split, and notes on skipped rows."""
     names = {split: _columns(table, columns, LABEL if classes else SCORE) for split, table in tables.items()}
     notes = list[str]()
     tables = {

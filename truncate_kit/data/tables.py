@@ -288,7 +288,6 @@ def table_from_arrow(source: str, arrow: Any) -> Table:
 
 
 def _class_names(schema: Any) -> dict[str, dict[str, str]]:
-    """Return the class names that `datasets` writes into a schema."""
     try:
         features = json.loads((schema.metadata or {})[b"huggingface"])["info"]["features"]
         named = {column: kind["names"] for column, kind in features.items() if kind.get("_type") == "ClassLabel"}
@@ -328,7 +327,6 @@ def _parquet_table(path: Path) -> Table:
 
 
 def _parquet_parts(path: Path, names: Sequence[str], *, whole: bool = False) -> Iterator[Table]:
-    """Yield some columns in parts. whole: all parts will be in memory."""
     first = 1
     with _parquet(path) as file:
         most = _MOST_VALUES if whole else max(_MOST_VALUES, file.metadata.num_rows)

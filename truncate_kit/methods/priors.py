@@ -27,8 +27,6 @@ from truncate_kit.training.settings import AdaptationSettings, TrainingSettings,
 
 
 class _GivenStates(nn.Module):
-    """Module in place of the backbone that returns its `inputs_embeds` unchanged."""
-
     def forward(self, *_: Any, inputs_embeds: Tensor, **__: Any) -> BaseModelOutput:
         return BaseModelOutput(last_hidden_state=inputs_embeds)
 
@@ -75,7 +73,6 @@ def masked_head_digest(encoder: Encoder) -> str:
 
 
 def _masked_model(encoder: Encoder) -> tuple[Any, bool]:
-    """Return the masked language model, and whether its head comes from the checkpoint."""
     config, ours = encoder.backbone.config, next(encoder.backbone.get_input_embeddings().parameters())
     # Some DeBERTa heads load only with legacy=False.
     variants = ({}, {"legacy": False}) if hasattr(config, "legacy") else ({},)

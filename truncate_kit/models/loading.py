@@ -253,7 +253,6 @@ def _in_own_words(path: Path, values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _fields_of(kind: type[PretrainedConfig]) -> set[str]:
-    """Return a class's fields, and older names that it still reads."""
     own = {field.name for field in dataclasses.fields(kind)} | {
         *kind.attribute_map,
         "model_type",
@@ -346,7 +345,6 @@ def resolve(name: str | Path) -> Path:
 
 
 def _download(name: str) -> Path:
-    """Download configurations and weights; pickled ones only without safetensors."""
     try:
         patterns = [*_CONFIGS, "*.safetensors", "*/*.safetensors"]
         folder = Path(snapshot_download(name, allow_patterns=patterns, ignore_patterns=_OTHER_RUNTIMES))

@@ -300,7 +300,6 @@ def _combined_layers(place: Path) -> tuple[int, list[int]]:
 
 
 def _pooling_of(path: Path, asked: PoolingMode | None) -> PoolingMode:
-    """Return the saved pooling, or `asked` if it is unsupported."""
     values = read_json(path)
     check_kept(path, values, include_prompt=(True,))
     modes = values.get("pooling_mode") or [mode for mode, flag in _POOLING_FLAGS.items() if values.get(flag)] or "mean"

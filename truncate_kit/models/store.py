@@ -325,7 +325,6 @@ class StoredRows:
             )
 
     def _known(self, made_from: dict[str, Any]) -> dict[int, int]:
-        """Return the checksum of each stored chunk by its first row."""
         if not self.file.exists():  # a complete file was moved to its destination
             self._journal.unlink(missing_ok=True)
         records, _ = read_records(self._journal)

@@ -85,7 +85,6 @@ def _settings_of(folder: Path) -> dict[str, Any]:
 
 
 def _read(folder: Path) -> tuple[Any, Tokenizer | None]:
-    """Return transformers' tokenizer of a folder, and the rules of its files, if known."""
     own = Tokenizer.from_file(str(folder / _FILE)) if (folder / _FILE).exists() else None
     try:
         made: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)

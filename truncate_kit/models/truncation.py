@@ -145,7 +145,6 @@ def _items(config: PretrainedConfig, blocks: Sequence[int]) -> list[int]:
 
 
 def _kept_names(config: PretrainedConfig, weights: Iterable[str], blocks: Sequence[int]) -> dict[str, str]:
-    """Map each kept weight's name to that in the smaller model."""
     family = family_of(config)
     prefix, places = f"{family.blocks}.", {item: n for n, item in enumerate(sorted(set(_items(config, blocks))))}
     kept = {}
@@ -373,7 +372,6 @@ _RULES: dict[str, Callable[[PreTrainedTokenizerBase, State, set[str]], Iterator[
 
 
 def _places(state: State) -> Iterator[tuple[Any, Any]]:
-    """Yield container and key or index of each token id outside the vocabulary."""
     yield from ((token, "id") for token in state["added_tokens"])
     if state["padding"] is not None:
         yield state["padding"], "pad_id"

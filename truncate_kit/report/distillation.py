@@ -195,7 +195,6 @@ def sizes_table(result: DistillResult) -> Table:
 
 
 def _graphs(result: DistillResult, winner: LeanModel | None, *, every: bool) -> Table:
-    """Return the table of graphs; `every` includes dominated ones."""
     full, by_graph = result.frontier[0], {(row.graph, row.dims): row for row in result.frontier}
     graphs = list({row.graph: row for row in reversed(result.frontier)}.values())[::-1]
     wanted = {row.graph for row in result.frontier if every or row in (full, winner) or not row.dominated}

@@ -145,7 +145,6 @@ def suite_reports(workspace: Workspace) -> dict[Path, SuiteReport]:
 
 
 def _files_at(path: Path) -> list[Path]:
-    """List a result file and its variants (path-2, …), in the order of `file_for`."""
     return sorted(path.parent.glob(f"{path.stem}*{path.suffix}"), key=lambda file: (len(file.name), file.name))
 
 

@@ -124,7 +124,6 @@ def page(result: StudyResult) -> str:
 
 
 def _ends(curves: Sequence[Curve]) -> list[StudyRow]:
-    """Return each model's best layer on dev and last layer."""
     return [row for curve in curves for row in dict.fromkeys((curve.best_dev, curve.last)) if row is not None]
 
 
@@ -193,7 +192,6 @@ def _front(rows: Sequence[StudyRow], label: str, line: str, width: float) -> Ser
 
 
 def _cka(rows: Sequence[CKARow]) -> list[Series]:
-    """Return curves of CKA to the reference by layer, one per stage; biased CKA is dotted."""
     layers, series = [row.layer for row in rows], list[Series]()
     for (stage, label), color, marker in zip(_STAGES.items(), _COLORS, _MARKERS, strict=False):
         values, biased = ([getattr(row, f"{stage}{form}") for row in rows] for form in ("", "_biased"))

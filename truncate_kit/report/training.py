@@ -379,7 +379,6 @@ def view_frozen_report(report: FrozenReport) -> View:
 
 
 def _steps(report: FrozenReport) -> Table:
-    """Return scores of untrained states (last and best block) and each step."""
     known = [(score, block) for block, score in enumerate(report.states, 1) if score is not None]
     rows = list[tuple[str, ...]]()
     for name, (score, block) in (("last block", known[-1]), ("best on test", max(known))) if known else ():

@@ -461,7 +461,6 @@ def unusable(path: Path) -> FileProblemError:
 
 
 def _run(path: Path) -> str:
-    """Name the run, to recognise other seeds' checkpoints."""
     return f"{path.absolute().parent.name}/{path.name}"
 
 

@@ -97,7 +97,6 @@ def _set_dropout(encoder: Encoder, settings: ContrastiveSettings) -> None:
 
 
 def _normalize(encoder: Encoder) -> list[nn.Module]:
-    """Return the tail's final Normalize, if any; callers drop the rest."""
     return [Normalize()] if len(encoder.tail) and isinstance(encoder.tail[-1], Normalize) else []
 
 

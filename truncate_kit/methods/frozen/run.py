@@ -146,7 +146,6 @@ def nli_scores(pairs: PairSet) -> list[float]:
 def _draw_sentences(
     raw: Sequence[str] | None, splits: dict[str, PairSet], settings: FrozenSettings
 ) -> tuple[list[str], int]:
-    """Draw distinct raw sentences, and count those excluded as texts of dev or test."""
     if raw is None:
         hint = 'Give texts as `raw`, or leave out the step: `steps=("cosine", "siamese")`.'
         raise UsageError("No raw sentences are given to train the autoencoders.", hint=hint)
@@ -161,7 +160,6 @@ def _draw_sentences(
 
 
 def _frozen_part(encoder: Encoder, layer: int) -> Encoder:
-    """Return the lowest `layer` blocks, without modules after pooling."""
     base = truncate(encoder, layer, copy_weights=False).eval()
     base.pool_with(None)
     base.tail, base.heads = nn.Sequential(), None
@@ -306,7 +304,6 @@ class _Run:
 
 
 def _block_correlations(heads: LayerHeads, pairs: StatePairs) -> tuple[float | None, ...]:
-    """Return Spearman × 100 by block."""
     return tuple(spearman((-column).tolist(), pairs.targets) for column in pairs.distances(heads).double().T)
 
 

@@ -21,8 +21,6 @@ Kind = TypeVar("Kind", bound=Result)
 
 
 class _Part:
-    """Part of a study file, in which unknown keys are errors."""
-
     __pydantic_config__: ClassVar[dict[str, Any]] = Result.__pydantic_config__ | {"extra": "forbid"}
 
 

@@ -117,7 +117,6 @@ def adapt_all(
 def _models(
     study: Study, out: Path, device: str | None, progress: Progress, group: Group = ALONE
 ) -> Iterator[tuple[StudyModel, StudyPrior, Encoder]]:
-    """Yield each model after each prior, the CKA reference first."""
     for model in sorted(study.models, key=lambda model: model.name != study.cka):
         loaded = load_model(model, device)
         for prior in filter(partial(study.tasks_of, model), study.priors):
@@ -241,7 +240,6 @@ class Part:
             )
 
     def _figures(self, layer: int, published: Published) -> dict[str, float | None]:
-        """Return the published figures of a layer; empty for random weights, queries or skipped blocks."""
         model, task, prior = self.model, self.task, self.prior
         blocks = (*range(1, layer + 1),) if model.blocks is None else model.blocks[:layer]
         if model.weights == "random" or task.retrieval is not None or blocks != (*range(1, layer + 1),):
@@ -263,7 +261,6 @@ class Part:
         return texts[:: -(-len(texts) // MOST_TEXTS)]
 
     def _collect(self, layers: Sequence[int]) -> None:
-        """Store states of all layers, untrained and after training at the last; of other trials, the last layer's."""
         depth, store = self.full.depth, self.store
         store.tensor("states-untrained", lambda: self._states(self.full, "untrained"))
         missing = [(layer, CKA_SEED) for layer in {*layers, depth} if not store.has_weights(_trained(layer))]
@@ -281,7 +278,6 @@ class Part:
         return layer_states(encoder, self.texts, progress=progress)
 
     def _stages(self, layer: int) -> dict[str, Tensor | None]:
-        """Return stored states (n, d) of a layer: untrained, trained at the last layer, trained at this layer."""
         untrained, last, own = (
             self.store.read_tensor(name) for name in ("states-untrained", _trained(self.full.depth), _trained(layer))
         )

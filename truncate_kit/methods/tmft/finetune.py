@@ -199,7 +199,6 @@ class Search:
         return self._race(contending)
 
     def _race(self, contending: set[int]) -> int:
-        """Train these layers for as many epochs as `RACE_SHARE` allows; return the best, to be trained further."""
         runner, seed, budget = self._runner, self._seeds[0], self._runner.settings.epochs
         whole = len(self._seeds) * runner.steps(budget) * (_blocks(self._layers) - max(1, *self._layers))
         each = runner.steps(1) * max(1, _blocks(contending) - max(1, min(contending)))
@@ -340,7 +339,6 @@ class _Sweep:
         return {"seen_before": seen_before(runner.whole.evaluation, {model.name: model.seen for model in models})}
 
     def _certainty(self, layers: Collection[int], seed: int, own: Sequence[Trial]) -> Certainty | None:
-        """Compare these layers on dev; warn if the choice among several may be chance."""
         runner, trials = self.runner, [trial for trial in own if trial.layer in layers]
         number, unit = num_distinct(splits_for(runner.task.data, seed).dev or ()), "dev pairs"
         if runner.retrieval is not None:
