@@ -12,7 +12,7 @@ from truncate_kit.methods.bert_lc.combine import combined_encoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.store import origin_of
-from truncate_kit.report.card import onnxruntime_lines, write_card
+from truncate_kit.report.card import graph_lines, write_card
 from truncate_kit.report.view import Table
 
 NAME = 'me/"odd" | <b>name</b> [x](y)'
@@ -108,7 +108,7 @@ def test_its_lines_load_the_folder_and_its_limits_are_said(encoder, tmp_path):
     exec(plain.replace("'FOLDER'", repr(str(tmp_path / "lean"))), names)
     expected = encoder.vectors(["A dog runs.", "A puppy is running."])
     np.testing.assert_allclose(names["vectors"], expected, atol=1e-5)
-    assert graph.strip() == onnxruntime_lines("FOLDER", "onnx/model.onnx", encoder.max_length)  # run in tests/report
+    assert graph.strip() == graph_lines("FOLDER", "onnx/model.onnx", encoder.max_length)  # run in tests/report
     assert "Measure on your own texts." in text
     encoder.lower_case = True  # which a plain tokenizer would not do
     assert "onnxruntime" not in card(encoder)

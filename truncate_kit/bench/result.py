@@ -135,14 +135,10 @@ def select_backends(
 
 
 class BenchSettings(Result):
-    """Settings of `bench`.
+    """Settings of `bench`; others have a help text below.
 
     Attributes:
-        batch_sizes: Texts per batch; batch size 1 is always timed.
-        lengths: Tokens per text; by default 16 and 128, at most the models' limit.
-        backends: Names for `select_backends`.
         compile: Include torch.compile on a GPU; compiling takes minutes.
-        repeats: Timing rounds; each round times every model, with ten calls at batch size 1.
         threads: CPU threads; by default torch's choice.
         device: `cpu` (by default) or `cuda[:i]`.
         memory: Measure peak memory, in new processes.

@@ -218,6 +218,7 @@ FILES_OF: dict[str, dict[Precision, str]] = {
     "openvino": {"fp32": _EXACT, "bf16": _EXACT, "int8": "openvino/openvino_model_qint8_quantized.xml"},
 }
 """Graph files by runtime and precision."""
+GRAPH_TITLES = {"onnx": "ONNX Runtime", "openvino": "OpenVINO"}
 EXPORT_RECORD = "export.json"
 """Record of the exports, in the model's folder."""
 

@@ -216,7 +216,7 @@ def _export_into(
 
 
 def _packages(settings: ExportSettings) -> dict[str, str]:
-    """Check the runtime; return the versions of the packages that make the graph."""
+    """Check the runtime; return versions."""
     found = {"onnxruntime": require("onnxruntime", extra="cpu").__version__}  # the GPU build has another name
     require("onnxscript", extra="cpu")
     if settings.runtime == "openvino":
@@ -226,7 +226,7 @@ def _packages(settings: ExportSettings) -> dict[str, str]:
 
 
 def _known_graph(folder: Path, digest: str, traced: Encoder) -> ExportReport | None:
-    """Return the report on the encoder's float32 graph for OpenVINO, if any."""
+    """Return the report on the same encoder's fp32 or bf16 graph, if any."""
     with contextlib.suppress(ModelError):
         report = check_record(folder / FILES_OF["openvino"]["fp32"])
         if report.encoder == digest and report.normalized == gives_unit_vectors(traced):
@@ -247,7 +247,7 @@ def _with_normalization(encoder: Encoder, normalize: bool | None) -> Encoder:
 
 
 Written = tuple[Callable[[Path], object], dict[str, Any]]
-"""Function that writes a graph, and fields of `ExportReport`."""
+"""Writer of a graph, and fields of `ExportReport`."""
 
 
 def _make_openvino(
@@ -259,7 +259,7 @@ def _make_openvino(
     scratch: Path,
     progress: Progress,
 ) -> Written:
-    """Convert the encoder, unless its graph is `known` in another precision; quantize the graph for int8."""
+    """Convert the encoder, or take its `known` graph; quantize it for int8."""
     from truncate_kit.export.openvino import convert, copy_graph, quantize
 
     progress("Exporting", 0, 1)

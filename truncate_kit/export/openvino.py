@@ -1,7 +1,4 @@
-"""Convert an encoder for OpenVINO, and quantize it with NNCF.
-
-Importing this module needs the extras `cpu` and `openvino`.
-"""
+"""Convert an encoder for OpenVINO, and quantize it by NNCF; needs the extras `cpu` and `openvino`."""
 
 import contextlib
 import io
@@ -28,7 +25,7 @@ _CALIBRATION_TEXTS = 300
 
 
 def convert(encoder: Encoder, file: Path) -> int:
-    """Write the encoder as a float32 graph; return the opset that it was traced in."""
+    """Write the encoder in float32; return its opset."""
     graph = build_graph(encoder, fused=False)
     strip_notes(graph)
     traced = file.with_suffix(".onnx")
@@ -40,7 +37,7 @@ def convert(encoder: Encoder, file: Path) -> int:
 
 
 def copy_graph(file: Path, other: Path) -> None:
-    """Copy a graph and its weights."""
+    """Copy a graph with its weights."""
     for part, place in zip(graph_files(file), graph_files(other), strict=True):
         shutil.copyfile(part, place)
 
@@ -48,10 +45,7 @@ def copy_graph(file: Path, other: Path) -> None:
 def quantize(
     encoder: Encoder, exact: Path, file: Path, pairs: PairSet, *, budget: float, progress: Progress = silent
 ) -> dict[str, Any]:
-    """Write the float32 graph `exact` in int8; return `ExportReport.quantization`.
-
-    Raises `ModelError` for a loss above `budget` Spearman points.
-    """
+    """Write `exact` in int8; return `ExportReport.quantization`. Raises `ModelError` if it loses above `budget`."""
     narrow, texts, reader = multiplies_narrow(), pairs.texts(), encoder.reader
     texts = texts[:: max(1, len(texts) // _CALIBRATION_TEXTS)][:_CALIBRATION_TEXTS]
     batches = [padded([row], reader.padding_id) for row in reader.token_ids(texts)]
@@ -95,7 +89,7 @@ def quantize(
 
 @contextlib.contextmanager
 def _quiet_nncf() -> Iterator[Any]:
-    """Import NNCF without its telemetry; silence its bars and log, which go to stdout."""
+    """Import NNCF without telemetry; silence its stdout."""
     sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]  # "not importable"
     with contextlib.redirect_stdout(io.StringIO()):
         nncf = require("nncf", extra="openvino")

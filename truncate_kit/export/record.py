@@ -29,17 +29,7 @@ _POINTS = Bounds(0, whole=False)
 
 
 class ExportSettings(Result):
-    """Settings of one exported graph.
-
-    Attributes:
-        runtime: `onnx`, or `openvino` for the CPU.
-        precision: `fp32`, `fp16` (ONNX for CUDA), `bf16` (OpenVINO) or `int8` (for the CPU).
-        target: `cpu` or `cuda`.
-        normalize: Scale vectors to length 1, or not; by default as the encoder does.
-        budget: Spearman points that int8 may lose.
-
-    Raises `UsageError` for values that are out of bounds or conflict.
-    """
+    """Settings of one exported graph. Raises `UsageError` for values that are out of bounds or conflict."""
 
     runtime: GraphRuntime = setting("onnx", "Runtime of the graph.", MACHINE, choices=FILES_OF)
     precision: Precision = setting(
@@ -136,15 +126,12 @@ def record_with(folder: Path, report: ExportReport) -> str:
 
 
 def _shares(row: ExportReport, other: ExportReport) -> bool:
-    """Return whether both describe the same graph in different precisions."""
+    """Tell if both are of one graph, in two precisions."""
     return row.graph_sha256 == other.graph_sha256 and row.file == other.file and row.precision != other.precision
 
 
 def check_record(graph: Path, precision: str | None = None) -> ExportReport:
-    """Return the report on a graph, by default the first of its precisions.
-
-    Raises `ModelError` if the report is missing or the files differ from it.
-    """
+    """Return the report on a graph, by default its first. Raises `ModelError` if it is missing or files differ."""
     folder, runtime = folder_of(graph), runtime_of(graph)
     rows = [row for row in read_exports(folder) if folder / row.file == graph]
     report = next((row for row in rows if precision in (None, row.precision)), None)

@@ -28,6 +28,7 @@ from truncate_kit.core.errors import (
 from truncate_kit.core.files import digest_of, local_path, replacing
 from truncate_kit.core.hardware import (
     FILES_OF,
+    GRAPH_TITLES,
     RUNTIMES,
     check_precision,
     check_threads,
@@ -143,7 +144,7 @@ def _check_names(file: Path, inputs: Sequence[str], outputs: Sequence[str]) -> N
 
 
 class OpenVinoSession:
-    """A compiled OpenVINO model with ONNX Runtime's `run`, for several threads."""
+    """A compiled model with ONNX Runtime's `run`; thread-safe."""
 
     def __init__(self, compiled: Any) -> None:
         self.compiled, self._idle = compiled, list[Any]()
@@ -163,15 +164,13 @@ class OpenVinoSession:
 def open_openvino(
     file: Path, *, precision: str = "fp32", threads: int, streams: int = 1, outputs: Sequence[str] | None = None
 ) -> OpenVinoSession:
-    """Open a graph on `threads` CPU threads, for `streams` runs at once.
+    """Open a graph on `threads` CPU threads, for `streams` runs at once, with `outputs` (by default all).
 
-    precision: bf16 computes products in bfloat16. outputs: Outputs to compute, by default all.
-
-    Raises `MissingExtraError`, `DeviceError` without bf16 instructions, `ModelError` for another file.
+    Raises `MissingExtraError`, `DeviceError` without bf16, `ModelError` for another file.
     """
     openvino = require("openvino", extra="openvino")
     check_precision(precision, torch.device("cpu"))
-    # By default, OpenVINO rounds to bfloat16 if the processor can.
+    # The default is bfloat16 if the processor has it.
     options = {"INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32"}
     options |= {"INFERENCE_NUM_THREADS": str(threads), "NUM_STREAMS": str(streams)}
     with _running(f"load {file}", retried=False, runtime="OpenVINO"):
@@ -332,7 +331,7 @@ class GraphEncoder(SentenceEncoder):
         return sha256_of((*map(digest_of, graph_files(self._place)), *reading))
 
     def _opened(self, threads: int) -> Any:
-        """Open a session on `threads` cores, for several threads of this process."""
+        """Open a session on this many cores."""
         raise NotImplementedError
 
     def _output_shape(self) -> Sequence[Any]:
@@ -434,24 +433,22 @@ class GraphEncoder(SentenceEncoder):
 
     def run(self, feeds: Feeds, session: Any = None) -> Vectors:
         """Return vectors (b, out) of one batch of inputs."""
-        with _running(runtime=_TITLES[self.runtime]):
+        with _running(runtime=GRAPH_TITLES[self.runtime]):
             vectors = self._computed(session or self._session, feeds)
         if vectors.shape != (wanted := (len(feeds[INPUTS[0]]), self.width)):
             raise ModelError(f"{self.file} gave vectors of shape {vectors.shape}, not {wanted}.", hint=_EXPORT_HINT)
         return vectors
 
     def prepare(self, ids: Sequence[Sequence[int]]) -> Callable[[], None]:
-        """Return a function that runs this batch from fixed buffers and waits for the result; not thread-safe."""
+        """Return a function that runs this batch; not thread-safe."""
         raise NotImplementedError
 
 
 class OnnxEncoder(GraphEncoder):
-    """An exported graph in ONNX Runtime.
+    """A `GraphEncoder` in ONNX Runtime.
 
-    Args:
-        buckets: Round batch shapes by `bucket` and record CUDA graphs: faster for single texts.
-        on_cuda: See `cuda_providers`.
-        others: See `GraphEncoder`.
+    buckets: Round batch shapes by `bucket` and record CUDA graphs: faster for single texts.
+    on_cuda: See `cuda_providers`.
     """
 
     runtime = "onnx"
@@ -523,7 +520,7 @@ class OnnxEncoder(GraphEncoder):
 
 
 class OpenVinoEncoder(GraphEncoder):
-    """An exported graph in OpenVINO, on the CPU; bf16 is the float32 graph with products in bfloat16."""
+    """An exported graph in OpenVINO, on the CPU."""
 
     runtime = "openvino"
 
@@ -536,13 +533,12 @@ class OpenVinoEncoder(GraphEncoder):
         return [size.get_length() if size.is_static else str(size) for size in shape]
 
     def prepare(self, ids: Sequence[Sequence[int]]) -> Callable[[], None]:
-        """Return a function that runs this batch and waits for the result; not thread-safe."""
+        """Return a function that runs this batch; not thread-safe."""
         request, feeds = self._session.compiled.create_infer_request(), self._padded(ids)
         return lambda: request.infer(feeds, share_inputs=True)
 
 
 ENCODERS: dict[str, type[GraphEncoder]] = {"onnx": OnnxEncoder, "openvino": OpenVinoEncoder}
-_TITLES = {"onnx": "ONNX Runtime", "openvino": "OpenVINO"}
 
 
 def load_text_encoder(

@@ -12,6 +12,7 @@ from huggingface_hub import ModelCard as HubCard
 
 from truncate_kit.core.errors import capitalized, harmless
 from truncate_kit.core.files import is_there, replacing, write_text
+from truncate_kit.core.hardware import runtime_of
 from truncate_kit.core.results import VERSION
 from truncate_kit.core.workspace import Origin, listed, miniature_path, place_in_words
 from truncate_kit.report.view import Table, in_markdown, overlap_warning, points, view_of
@@ -26,6 +27,7 @@ _HEADS = (
     "A vector concatenates the codes of all blocks; `load_encoder(path).similarities(u, v)` is the trained score.\n"
     "sentence-transformers cannot compute these codes, so it cannot load this folder."
 )
+_EXACT = "{'INFERENCE_PRECISION_HINT': 'f32'}"  # by default bf16
 SAMPLE_TEXTS = '["A dog runs.", "A puppy is running."]'
 
 
@@ -147,7 +149,7 @@ def _usage(encoder: "Encoder") -> list[str]:
     if not encoder.lower_case and not encoder.settings.get("default_prompt_name"):
         parts += [
             "ONNX Runtime, without torch, once `export_onnx()` has written `onnx/model.onnx` beside this file:",
-            code(onnxruntime_lines("FOLDER", "onnx/model.onnx", encoder.max_length)),
+            code(graph_lines("FOLDER", "onnx/model.onnx", encoder.max_length)),
         ]
     return parts
 
@@ -161,21 +163,27 @@ def sentence_transformers_lines(place: str, *, own_pooling: bool = False) -> str
     )
 
 
-def onnxruntime_lines(place: str, file: str, max_length: int) -> str:
+def graph_lines(place: str, file: str, max_length: int) -> str:
     """Return code that encodes with a graph, without torch or this package; `max_length` in tokens."""
+    feeds, graph = "{'input_ids': ids, 'attention_mask': mask}", f"f'{{place}}/{file}'"
+    package, session = "onnxruntime", f"onnxruntime.InferenceSession({graph})"
+    vectors = f"session.run(['sentence_embedding'], {feeds})[0]"
+    if runtime_of(file) == "openvino":
+        package, vectors = "openvino", f"session({feeds})['sentence_embedding']"
+        session = f"openvino.Core().compile_model({graph}, 'CPU', {_EXACT})"
     return f"""import numpy
-import onnxruntime
+import {package}
 from tokenizers import Tokenizer
 
 place = {place!r}
 tokenizer = Tokenizer.from_file(f'{{place}}/tokenizer.json')
 tokenizer.enable_truncation({max_length})
 tokenizer.enable_padding()
-session = onnxruntime.InferenceSession(f'{{place}}/{file}')
+session = {session}
 batch = tokenizer.encode_batch({SAMPLE_TEXTS})
 ids = numpy.array([text.ids for text in batch], dtype=numpy.int64)
 mask = numpy.array([text.attention_mask for text in batch], dtype=numpy.int64)
-vectors = session.run(['sentence_embedding'], {{'input_ids': ids, 'attention_mask': mask}})[0]"""
+vectors = {vectors}"""
 
 
 def _inherited(name: str) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from truncate_kit.analysis.result import LayerProfile
 from truncate_kit.bench.result import BACKENDS, BenchReport
 from truncate_kit.core.errors import UsageError, capitalized, counted, harmless
 from truncate_kit.core.files import digest_of, local_path, read_json, write_text
+from truncate_kit.core.hardware import GRAPH_TITLES
 from truncate_kit.core.results import VERSION, Result
 from truncate_kit.core.workspace import (
     RESULT_FILES,
@@ -37,7 +38,7 @@ from truncate_kit.methods.distill.settings import DistillResult
 from truncate_kit.methods.frozen.settings import FrozenReport
 from truncate_kit.methods.tmft.settings import SweepResult
 from truncate_kit.report import chart
-from truncate_kit.report.card import SAMPLE_TEXTS, onnxruntime_lines, sentence_transformers_lines
+from truncate_kit.report.card import SAMPLE_TEXTS, graph_lines, sentence_transformers_lines
 from truncate_kit.report.distillation import choice
 from truncate_kit.report.measuring import BUNDLED_SAY_LITTLE, gained_table, quality_sentence
 from truncate_kit.report.view import Table, View, view_of
@@ -214,10 +215,12 @@ def snippets(folder: Path) -> list[tuple[str, str]]:
     if all(kind.startswith(("sentence_transformers.", *OWN_POOLINGS)) for kind in kinds):
         own = any(kind in OWN_POOLINGS for kind in kinds)
         lines.append(("sentence-transformers", sentence_transformers_lines(place, own_pooling=own)))
-    graph = min(read_exports(folder), key=lambda report: report.precision != "fp32", default=None)
-    if graph is not None and plain_text and (folder / "tokenizer.json").is_file():
-        title = f"ONNX Runtime, without torch ({graph.precision})"
-        lines.append((title, onnxruntime_lines(place, graph.file, graph.max_length)))
+    readable = plain_text and (folder / "tokenizer.json").is_file()
+    graphs = sorted(read_exports(folder) if readable else (), key=lambda report: report.precision != "fp32")
+    for runtime, title in GRAPH_TITLES.items():
+        for graph in [report for report in graphs if report.runtime == runtime][:1]:
+            code = graph_lines(place, graph.file, graph.max_length)
+            lines.append((f"{title}, without torch ({graph.precision})", code))
     return lines
 
 
