@@ -41,7 +41,7 @@ CASES = [
     ("nomic-bert", 1, "mean", ("dense", "normalize")),
     ("gte", 1, "cls", ("normalize",)),
 ]
-FUSED = {"bert", "electra", "roberta", "xlm-roberta", "camembert", "distilbert", "albert"}
+FUSED = {"bert", "electra", "roberta", "xlm-roberta", "camembert", "distilbert", "mpnet", "albert"}
 LENGTHS = (11, 4, 1, 8)
 
 

@@ -34,6 +34,7 @@ MICROSOFT = "com.microsoft"  # domain of ONNX Runtime's own operators
 EMBED_LIMIT = 1_900_000_000  # bytes: larger weights get their own file; protobuf ends at 2 GiB
 LENGTH = 7  # tokens of traced texts, at most
 _BIAS_PLACE, _MASK_PLACE = 5, 3  # inputs of com.microsoft Attention
+_JOINED = "position_bias_and_mask"
 _WORDS, _POSITIONS, _TYPES = (f"embeddings.{kind}_embeddings.weight" for kind in ("word", "position", "token_type"))
 _NORM = "embeddings.LayerNorm.weight"
 _SMALLEST, _LARGEST = 5.96e-8, 65504.0  # smallest (subnormal) and largest float16
@@ -85,6 +86,7 @@ def build_graph(encoder: Encoder, target: Target = "cpu", *, fused: bool = True)
             model = _trace(encoder)
             # ONNX Runtime fuses other families at load.
             if fused and encoder.family.fused_attention:
+                _join_biases(model)
                 require("transformers.exporters.onnxruntime_fusions", extra="cpu").fuse_for_onnxruntime(model, target)
                 if target == "cpu":
                     _split_skip_norms(model)
@@ -160,6 +162,30 @@ def _quiet() -> Iterator[None]:
         yield
 
 
+def _join_biases(model: Any) -> None:
+    """Add mask and position bias (MPNet) once for all blocks: fused attention has one bias."""
+    joined: dict[tuple[Any, Any], Any] = {}
+    for node in [node for node in model.graph if node.op_type == "Softmax"]:
+        masked = _adding(node.inputs[0])
+        biased = None if masked is None else _adding(masked.inputs[0])
+        if masked is not None and biased is not None:
+            key = biased.inputs[1], masked.inputs[1]
+            if key not in joined:
+                wide = key[0].producer()
+                bias = wide.inputs[0] if wide is not None and wide.op_type == "Expand" else key[0]
+                made = ir.node("Add", [bias, key[1]], name=_JOINED)
+                made.outputs[0].shape, made.outputs[0].dtype = key[0].shape, key[0].dtype
+                model.graph.insert_before(masked, made)
+                joined[key] = made.outputs[0]
+            masked.replace_input_with(0, biased.inputs[0])
+            masked.replace_input_with(1, joined[key])
+
+
+def _adding(value: Any) -> Any:
+    node = value.producer()
+    return node if node is not None and node.op_type == "Add" else None
+
+
 def _split_skip_norms(model: Any) -> None:
     """Split each SkipLayerNormalization into its parts, which take half the time on the CPU (benchmarks/encoding)."""
     for node in [node for node in model.graph if node.op_type == "SkipLayerNormalization"]:
@@ -207,7 +233,9 @@ def set_mask(model: Any, form: Literal["tokens", "lengths"]) -> str:
     model.graph.insert_before(attentions[0], made)
     for node in attentions:
         node.replace_input_with(_MASK_PLACE, made[-1].outputs[0])
-        node.replace_input_with(_BIAS_PLACE, None)
+        joined = node.inputs[_BIAS_PLACE].producer()
+        bias = joined.inputs[0] if joined.name == _JOINED else None
+        node.replace_input_with(_BIAS_PLACE, bias)
         node.attributes.add(ir.AttrFloat32("mask_filter_value", float(np.finfo(np.float32).min)))
     RemoveUnusedNodesPass()(model)
     return form

@@ -166,7 +166,7 @@ _ROWS = (
     Family(name="camembert", **_ROBERTA),
     Family(name="distilbert", blocks="transformer.layer"),
     # The class always uses padding id 1.
-    Family(name="mpnet", pooler="pooler", position_offset=lambda _: 2, fused_attention=False),
+    Family(name="mpnet", pooler="pooler", position_offset=lambda _: 2),
     Family(name="albert", blocks="encoder.albert_layer_groups", num_items="num_hidden_groups", item_of=_albert_groups,
            pooler="pooler"),
     Family(name="deberta", fused_attention=False, float32_scores=True),
