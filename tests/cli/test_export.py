@@ -25,7 +25,7 @@ def test_a_real_model_scores_alike_by_others_in_torch_and_as_a_graph(
     pairs = read_pairs(data).pairs
     report = minilm_export
     assert report["spearman"][1] == pytest.approx(report["spearman"][0], abs=0.01)
-    assert report["fused_nodes"]["Attention"] == 6
+    assert report["fused_nodes"]["MultiHeadAttention"] == 6
     assert {"batch 17, length 16", "batch 1, length 256", "batch 1, length 2", "padding"} <= set(report["checks"])
 
     before, after = (

@@ -292,6 +292,7 @@ def _make(
         fuse_embeddings,
         save_graph,
         set_mask,
+        split_projections,
         store_half,
         strip_notes,
         to_half,
@@ -321,6 +322,8 @@ def _make(
         )
     if settings.precision != "fp32":
         store_half(graph, computed)
+    elif settings.target == "cpu":
+        split_projections(graph)
     strip_notes(graph)
     facts |= {"opset": int(graph.opset_imports[""]), "fused_nodes": count_fused_nodes(graph)}
     return partial(save_graph, graph), facts

@@ -23,7 +23,7 @@ from truncate_kit.core.hardware import int8_instructions, multiplies_narrow
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.data.pairs import PairSet
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.export.graph import MICROSOFT, Array, constant_weight, save_graph, watching
+from truncate_kit.export.graph import KEPT_ATTRIBUTES, MICROSOFT, Array, constant_weight, save_graph, watching
 from truncate_kit.export.runtime import Feeds, OnnxEncoder
 from truncate_kit.models.encoder import Encoder, padded
 
@@ -31,7 +31,6 @@ from truncate_kit.models.encoder import Encoder, padded
 Rounding = tuple[int, Array | None]
 _PLAIN: Rounding = (128, None)
 _SCOPES = "pkg.torch.onnx.name_scopes"
-_KEPT_ATTRIBUTES = ("num_heads", "scale", "mask_filter_value", "unidirectional")
 _ZEROS = np.arange(1, 255)
 _OUTLYING = 3.0  # outlier channels, as a multiple of the median
 _HARM_TEXTS = 128  # to measure the error of each layer
@@ -139,7 +138,7 @@ class _Writer:
             made += self._rounded_product(node, node.inputs[0], source, matrix, None, f"{node.name}_{name}")
             parts.append(made[-1].outputs[0])
         padding, extra = (node.inputs[place] if len(node.inputs) > place else None for place in (3, 5))
-        kept = [node.attributes[name] for name in _KEPT_ATTRIBUTES if name in node.attributes]
+        kept = [node.attributes[name] for name in KEPT_ATTRIBUTES if name in node.attributes]
         inputs = [*parts, node.inputs[2], padding, extra]
         return [*made, ir.Node(MICROSOFT, "MultiHeadAttention", inputs, kept, name=node.name)]
 
