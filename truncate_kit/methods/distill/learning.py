@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from truncate_kit.core.errors import (
     DataError,
+    DeviceError,
     LayerOutOfRangeError,
     MissingExtraError,
     ModelError,
@@ -29,12 +30,12 @@ from truncate_kit.core.errors import (
     too_few_texts,
 )
 from truncate_kit.core.files import replacing
-from truncate_kit.core.hardware import GRAPH_FILES
+from truncate_kit.core.hardware import FILES_OF, GraphRuntime, Precision
 from truncate_kit.core.progress import Engine, Progress, Send, announce, silent
 from truncate_kit.core.vectors import TEXT_RESAMPLES, VectorFormat, draw_counts, interval, rank_correlations, tied
 from truncate_kit.export.exporting import export_onnx
-from truncate_kit.export.record import is_graph_of
-from truncate_kit.export.runtime import Chunk, EncodingWork, OnnxEncoder
+from truncate_kit.export.record import ExportSettings, is_graph_of
+from truncate_kit.export.runtime import Chunk, EncodingWork, GraphEncoder, load_text_encoder
 from truncate_kit.methods.distill.settings import (
     AMONG,
     EVALUATIONS,
@@ -86,7 +87,7 @@ class TextStore:
     precision: The full model's, when it computes the vectors.
     """
 
-    def __init__(self, folder: Path, precision: str = "fp32") -> None:
+    def __init__(self, folder: Path, precision: Precision = "fp32") -> None:
         self.folder, self.precision = folder, precision
         self.file = folder / TEXTS_FILE  # one JSON object a line, without prompts
         note = json.loads((folder / NOTE_FILE).read_text(encoding="utf-8"))
@@ -219,7 +220,7 @@ def _compared(text: str) -> str:
 class TokenWork(EncodingWork):
     """Encode tokenised texts, in bf16 if asked."""
 
-    def __init__(self, encoder: Encoder | OnnxEncoder, form: VectorFormat, precision: str) -> None:
+    def __init__(self, encoder: Encoder | GraphEncoder, form: VectorFormat, precision: str) -> None:
         super().__init__(encoder, form)
         self._precision = precision
 
@@ -233,18 +234,20 @@ class TokenWork(EncodingWork):
 
 
 def fastest(
-    encoder: Encoder, folder: Path, precision: str = "fp32", progress: Progress = silent
-) -> Encoder | OnnxEncoder:
-    """Return the float32 graph in `folder`, made if needed; on a GPU, in bf16 or if this fails, the encoder."""
-    if encoder.device.type != "cpu" or precision != "fp32" or importlib.util.find_spec("onnxruntime") is None:
+    encoder: Encoder, folder: Path, precision: Precision = "fp32", progress: Progress = silent
+) -> Encoder | GraphEncoder:
+    """Return a graph in `folder`, made if needed (OpenVINO's in bf16); on a GPU or if this fails, the encoder."""
+    runtime: GraphRuntime = "onnx" if precision == "fp32" else "openvino"
+    package = "onnxruntime" if precision == "fp32" else "openvino"
+    if encoder.device.type != "cpu" or importlib.util.find_spec(package) is None:
         return encoder
     try:
-        if not is_graph_of(folder / GRAPH_FILES["fp32"], encoder_digest(encoder)):
+        if not is_graph_of(folder / FILES_OF[runtime][precision], encoder_digest(encoder), precision):
             shutil.rmtree(folder, ignore_errors=True)
             announce(progress, "A graph of the full model is exported, to encode the texts faster.")
-            export_onnx(encoder, folder)
-        return OnnxEncoder.load(folder, precision="fp32", threads=torch.get_num_threads())
-    except (ModelError, MissingExtraError):
+            export_onnx(encoder, folder, ExportSettings(runtime=runtime, precision=precision))
+        return load_text_encoder(folder, runtime=runtime, precision=precision, threads=torch.get_num_threads())
+    except (DeviceError, ModelError, MissingExtraError):
         return encoder
 
 
