@@ -19,7 +19,7 @@ from truncate_kit.data.pairs import BUNDLED, load_pairs, split_pairs
 from truncate_kit.data.seen import keys_of, seen_by, unseen
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.methods.distill import learning
-from truncate_kit.methods.distill.distilling import announce_sizes, best_tryout, distill
+from truncate_kit.methods.distill.distilling import best_tryout, distill
 from truncate_kit.methods.distill.labels import PairLabels
 from truncate_kit.methods.distill.learning import (
     FEWEST_TEXTS,
@@ -37,6 +37,7 @@ from truncate_kit.methods.distill.settings import (
     expected_loss,
     more_texts,
 )
+from truncate_kit.methods.distill.subsets import announce_sizes
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.store import encoder_digest
 from truncate_kit.models.truncation import keep, operations, truncate

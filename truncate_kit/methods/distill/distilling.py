@@ -51,16 +51,14 @@ from truncate_kit.methods.distill.settings import (
     LeanModel,
     Measured,
     SubsetSearch,
-    expected_loss,
     expected_seconds,
     mark_dominated,
     megabytes_of,
     merged_graphs,
-    more_texts,
     needed_agreement,
     within_limit,
 )
-from truncate_kit.methods.distill.subsets import check_blocks, is_held, search_subsets
+from truncate_kit.methods.distill.subsets import announce_sizes, check_blocks, is_held, search_subsets
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.pipeline import Normalize, save_encoder
 from truncate_kit.models.store import RunStore, origin_of, output_folder, run_key
@@ -85,7 +83,6 @@ LOST = 1.0  # points; if training lowers the score by more, the untrained blocks
 ROUNDS, MOST_ROUNDS = 5, 25  # small models' times are noisy
 PRECISIONS = precisions_for("cpu")
 SHARES = (1, 2, 4)  # divisors of a vector's width
-TOKENS = 32  # for estimated speeds
 Speed = tuple[float, tuple[float, float]]  # texts per second; 95 % interval relative to the reference
 
 
@@ -572,27 +569,6 @@ def find_aim(
         return None, None
     layer = max(drop.from_layer - 1, LOWEST_TAUGHT, *(budget.named_blocks or [budget.number]))
     return (layer if layer < encoder.depth else None), drop
-
-
-def announce_sizes(encoder: Encoder, texts: int, points: float, progress: Progress) -> None:
-    """Announce what sizes should cost and lose, and how many texts a smaller one needs."""
-    depth, every = encoder.depth, tuple(range(1, encoder.depth + 1))
-    lost = {size: expected_loss(size / depth, texts) for size in every if 6 * size >= depth}
-    whole, shown = operations(encoder, depth, TOKENS), list[str]()
-    for size in sorted({max(1, round(depth * part / 6)) for part in range(1, 6)} & {*lost} - {depth}, reverse=True):
-        megabytes = ""
-        if is_held(encoder, every[:size]):
-            cut = keep(encoder, every[:size], copy_weights=False)
-            megabytes = f"{megabytes_of(cut.num_parameters):.1f} MB, "
-        speed = whole / operations(encoder, size, TOKENS)
-        shown.append(f"{counted(size, 'block')} {speed:.1f} × the speed, {megabytes}{lost[size]:.1f} points lost")
-    announce(
-        progress,
-        f"Expected after {texts:,} texts, as measured on all-MiniLM-L6-v2 by share of blocks: {'; '.join(shown)}.",
-    )
-    fewest = min((size for size in lost if lost[size] <= points), default=depth)
-    if (sentence := more_texts(depth, fewest, texts, points)) is not None:
-        announce(progress, sentence)
 
 
 def announce_total(

@@ -11,16 +11,27 @@ import torch
 from torch import Tensor
 
 from truncate_kit.analysis.cka import cka_matrix
-from truncate_kit.core.errors import LayerNotHeldError, ModelError
+from truncate_kit.core.errors import LayerNotHeldError, ModelError, counted
 from truncate_kit.core.hardware import bf16_instructions
-from truncate_kit.core.progress import ProgressOption, reporter
-from truncate_kit.methods.distill.settings import BEAM, LEADING, SEARCHED_TEXTS, Blocks, SubsetSearch, numbers_scored
+from truncate_kit.core.progress import Progress, ProgressOption, announce, reporter
+from truncate_kit.methods.distill.settings import (
+    BEAM,
+    LEADING,
+    SEARCHED_TEXTS,
+    Blocks,
+    SubsetSearch,
+    expected_loss,
+    megabytes_of,
+    more_texts,
+    numbers_scored,
+)
 from truncate_kit.models.encoder import Encoder, evaluating, length_batches, original_order
-from truncate_kit.models.truncation import BlockRunner, keep, kept_config
+from truncate_kit.models.truncation import BlockRunner, keep, kept_config, operations
 from truncate_kit.training.loop import Evaluator, Ids, precision
 
 BATCH = 64
 SEARCHED_TOKENS = 32
+TOKENS = 32  # for estimated speeds
 Scores = dict[Blocks, float]
 
 
@@ -135,6 +146,27 @@ def is_held(encoder: Encoder, blocks: Blocks) -> bool:
     except LayerNotHeldError:
         return False
     return True
+
+
+def announce_sizes(encoder: Encoder, texts: int, points: float, progress: Progress) -> None:
+    """Announce what sizes should cost and lose, and how many texts a smaller one needs."""
+    depth, every = encoder.depth, tuple(range(1, encoder.depth + 1))
+    lost = {size: expected_loss(size / depth, texts) for size in every if 6 * size >= depth}
+    whole, shown = operations(encoder, depth, TOKENS), list[str]()
+    for size in sorted({max(1, round(depth * part / 6)) for part in range(1, 6)} & {*lost} - {depth}, reverse=True):
+        megabytes = ""
+        if is_held(encoder, every[:size]):
+            cut = keep(encoder, every[:size], copy_weights=False)
+            megabytes = f"{megabytes_of(cut.num_parameters):.1f} MB, "
+        speed = whole / operations(encoder, size, TOKENS)
+        shown.append(f"{counted(size, 'block')} {speed:.1f} × the speed, {megabytes}{lost[size]:.1f} points lost")
+    announce(
+        progress,
+        f"Expected after {texts:,} texts, as measured on all-MiniLM-L6-v2 by share of blocks: {'; '.join(shown)}.",
+    )
+    fewest = min((size for size in lost if lost[size] <= points), default=depth)
+    if (sentence := more_texts(depth, fewest, texts, points)) is not None:
+        announce(progress, sentence)
 
 
 def _batches(ids: Sequence[Ids]) -> list[list[int]]:
