@@ -163,9 +163,9 @@ def _export_into(
     fused: bool = True,
 ) -> ExportReport:
     runtime, precision, packages = settings.runtime, settings.precision, _packages(settings)
-    read_exports(folder)  # a damaged record must not be replaced
+    read_exports(folder)  # raises if damaged
     traced = _with_normalization(encoder, settings.normalize)
-    beside = model_digests(folder)  # read now, in case the model is replaced during the export
+    beside = model_digests(folder)  # the model may be replaced meanwhile
     path = folder / FILES_OF[runtime][precision]
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="truncate-kit-export-")))
@@ -272,7 +272,7 @@ def _make_openvino(
     facts: dict[str, Any] = {"opset": opset, "fused_nodes": {}, "mask": "unfused"}
     if settings.precision != "int8" or search_pairs is None:
         return partial(copy_graph, exact), facts
-    check_graph(exact, encoder)  # checked here, because int8 vectors have no limit
+    check_graph(exact, encoder)  # int8 vectors have no limit
     facts["quantization"] = quantize(encoder, exact, rounded, search_pairs, budget=settings.budget, progress=progress)
     return partial(copy_graph, rounded), facts
 
@@ -292,7 +292,6 @@ def _make(
         fuse_embeddings,
         save_graph,
         set_mask,
-        split_projections,
         store_half,
         strip_notes,
         to_half,
@@ -316,14 +315,12 @@ def _make(
 
         exact = scratch / "exact.onnx"
         save_graph(graph, exact)
-        check_graph(exact, encoder)  # checked here, because int8 vectors have no limit
+        check_graph(exact, encoder)  # int8 vectors have no limit
         graph, facts["quantization"] = search_layers(
             graph, encoder, search_pairs, scratch, budget=settings.budget, progress=progress
         )
     if settings.precision != "fp32":
         store_half(graph, computed)
-    elif settings.target == "cpu":
-        split_projections(graph)
     strip_notes(graph)
     facts |= {"opset": int(graph.opset_imports[""]), "fused_nodes": count_fused_nodes(graph)}
     return partial(save_graph, graph), facts
@@ -367,7 +364,7 @@ def check_graph(
         progress("Checking the graph", done, len(cases))
     alone = _random_batch(encoder, 1, max(1, longest // 2))
     ids, mask = (torch.nn.functional.pad(alone[key], (0, longest - alone[key].shape[1])) for key in INPUTS)
-    # Compare two runs of the graph: int8 rounds unlike the encoder.
+    # Two runs of the graph: int8 rounds otherwise.
     wide, narrow = (_run(session, batch, "padding", OUTPUT) for batch in (_batch(encoder, ids, mask), alone))
     checks["padding"] = _compare("padding", wide, narrow, limit, units[OUTPUT])
     return checks
@@ -400,7 +397,7 @@ def _random_batch(encoder: Encoder, size: int, length: int) -> Batch:
 
 
 def _batch(encoder: Encoder, ids: Tensor, mask: Tensor) -> Batch:
-    # RoBERTa skips padding ids when it counts positions, so real tokens must have other ids.
+    # RoBERTa counts positions without padding ids.
     padding = encoder.backbone.config.pad_token_id
     if padding is not None:
         other = (int(padding) + 1) % int(encoder.backbone.config.vocab_size)

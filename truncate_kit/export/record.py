@@ -67,8 +67,8 @@ class ExportReport(Result):
     file_bytes: int  # with weights
     opset: int
     versions: dict[str, str]
-    fused_nodes: dict[str, int]  # number of each of ONNX Runtime's own operators
-    mask: str  # form of the attention mask, see `set_mask`
+    fused_nodes: dict[str, int]
+    mask: str  # see `set_mask`
     graph_sha256: dict[str, str]  # by file
     model_sha256: dict[str, str]  # by file of the model
     # Largest differences from torch, relative to the largest entry unless vectors have length 1.
