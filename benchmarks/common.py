@@ -149,5 +149,14 @@ def write_panel(figure: Figure, axes: Axes, path: Path) -> Path:
     return write_figure(figure, path)
 
 
+PARSER = new_parser(__doc__)
+PARSER.add_argument("folder", type=Path, help="of the folder all-mpnet-base-v2")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Fetch all-mpnet-base-v2."""
+    fetch_mpnet(PARSER.parse_args(arguments).folder)
+
+
 if __name__ == "__main__":
-    fetch_mpnet(Path(sys.argv[1]))
+    main()

@@ -1,4 +1,4 @@
-"""Whole-set encoding: this package's fp32 and int8 graphs against sentence-transformers in torch and ONNX Runtime.
+"""Whole-set encoding: this package's graphs, also in OpenVINO, against sentence-transformers in torch and ONNX Runtime.
 
     python -m benchmarks.encoding.run --model FOLDER --data test.csv --dev dev.csv \\
         --peer-python OTHER/bin/python
@@ -10,9 +10,7 @@ chooses its layers on the pairs of --dev and is scored on those of --data; witho
 """
 
 import argparse
-import json
 import tempfile
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -32,26 +30,30 @@ from sentence_transformers import SentenceTransformer
 from benchmarks.common import machine, named_model, new_parser, print_table, timed
 from benchmarks.encoding.peer import BATCH_SIZE, Given, Peer
 from truncate_kit.core.files import write_json
-from truncate_kit.core.hardware import GRAPH_FILES, watch_processor
+from truncate_kit.core.hardware import FILES_OF, bf16_instructions, watch_processor
 from truncate_kit.data.pairs import PairSet, read_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import ExportReport, ExportSettings
-from truncate_kit.export.runtime import OnnxEncoder, token_batches
-from truncate_kit.models.encoder import Encoder, padded
+from truncate_kit.export.runtime import load_text_encoder
+from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.models.truncation import truncate
 from truncate_kit.report.distillation import view_export_report
 from truncate_kit.training.loop import linear, onednn_pays
 
 HERE = Path(__file__).parent
 TORCH, TORCH_BF16 = "sentence-transformers torch fp32", "sentence-transformers torch bf16"
 PEER, PEER_FUSED = "sentence-transformers ONNX", "sentence-transformers ONNX, optimum O3"
-OURS, EACH, HALF = "ours", "ours, repeated texts computed again", "ours, half depth"
-INT8, INT8_EACH, INT8_HALF = (f"{name}, int8" for name in (OURS, EACH, HALF))
+OURS, EACH = "ours", "ours, repeated texts computed again"
+INT8, INT8_EACH = (f"{name}, int8" for name in (OURS, EACH))
 SAME_VECTORS = {EACH: OURS, INT8_EACH: INT8}  # timed otherwise, computed alike
 TOKENS = "ours, tokeniser alone"
-GRAPHS = ((OURS, "full", "fp32"), (HALF, "half", "fp32"), (INT8, "full", "int8"), (INT8_HALF, "half", "int8"))
+GRAPHS = {
+    (runtime, precision): f"{name}{precision}".removesuffix(", fp32")
+    for runtime, name in (("onnx", "ours, "), ("openvino", "OpenVINO "))
+    for precision in FILES_OF[runtime]
+    if precision != "fp16" and (precision != "bf16" or bf16_instructions(torch.device("cpu")))
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +61,7 @@ class Contestants:
     """What is timed. graphs: ours by name, full and cut; rows: seconds of one pass of each contestant."""
 
     full: Encoder
-    graphs: dict[str, OnnxEncoder]
+    graphs: dict[str, Any]
     reports: dict[str, ExportReport]
     peers: dict[str, Peer]
     torch: dict[str, SentenceTransformer]
@@ -78,30 +80,24 @@ class Contestants:
 
 
 def exported(options: argparse.Namespace, scratch: Path) -> tuple[Encoder, dict[str, ExportReport]]:
-    """Export the graphs, full and cut at half depth, to `scratch`; int8 with `--dev`."""
-    full = load_encoder(options.model)
+    """Export the graphs to `scratch`; int8 with `--dev`."""
+    full, pairs = load_encoder(options.model), {"pairs": read_pairs(options.data)}
     full.name = named_model(str(options.model.resolve()))[0]  # results name the model, not where it lies
-    reports = {}
-    for encoder, name in ((full, "full"), (truncate(full, full.depth // 2), "half")):
-        reports[name] = export_onnx(encoder, scratch / name)
-        if options.dev:
-            reports[f"{name}, int8"] = export_onnx(
-                encoder,
-                scratch / name,
-                ExportSettings(precision="int8"),
-                pairs=read_pairs(options.data),
-                search_pairs=read_pairs(options.dev),
-            )
-    return full, reports
+    pairs |= {"search_pairs": read_pairs(options.dev)} if options.dev else {}
+    return full, {
+        name: export_onnx(full, scratch / "full", ExportSettings(runtime=runtime, precision=precision), **pairs)
+        for (runtime, precision), name in GRAPHS.items()
+        if precision != "int8" or options.dev
+    }
 
 
 def contestants(options: argparse.Namespace, texts: Sequence[str], scratch: Path) -> Contestants:
     """Load everything that is timed."""
     full, reports = exported(options, scratch)
     graphs = {
-        name: OnnxEncoder.load(scratch / part, precision=precision, threads=options.threads)
-        for name, part, precision in GRAPHS
-        if precision == "fp32" or options.dev
+        name: load_text_encoder(scratch / "full", runtime=runtime, precision=precision, threads=options.threads)
+        for (runtime, precision), name in GRAPHS.items()
+        if name in reports
     }
     models = {
         TORCH: SentenceTransformer(str(options.model), device="cpu"),
@@ -127,7 +123,7 @@ def contestants(options: argparse.Namespace, texts: Sequence[str], scratch: Path
     return Contestants(full, graphs, reports, peers, models, rows | {name: peer.run for name, peer in peers.items()})
 
 
-def encode_each(graph: OnnxEncoder, encoder: Encoder, texts: Sequence[str]) -> None:
+def encode_each(graph: Any, encoder: Encoder, texts: Sequence[str]) -> None:
     """Encode repeated texts again and again."""
     graph.encode_ids(encoder.reader.token_ids(texts))
 
@@ -154,7 +150,7 @@ def time_rounds(
 
 
 def measure(options: argparse.Namespace, scratch: Path) -> dict[str, Any]:
-    """Time all rows, compare their vectors, and profile our graph."""
+    """Time all rows, and compare their vectors."""
     pairs = read_pairs(options.data)
     texts = [text for side in ("first", "second") for text in (getattr(pair, side) for pair in pairs)]
     torch.set_num_threads(options.threads)
@@ -180,13 +176,10 @@ def measure(options: argparse.Namespace, scratch: Path) -> dict[str, Any]:
         "ratio_to_onnx": ratios(seconds, PEER) if found.peers else None,
         "spearman": {name: score(texts, value, pairs) for name, value in vectors.items()},
         "largest_difference": {name: float(np.abs(value - vectors[TORCH]).max()) for name, value in vectors.items()},
+        "work": work / 1e9,
         "graph_seconds": graph_seconds,
         "graph_gflops_per_second": work / graph_seconds / 1e9,
         "ceiling_gflops_per_second": max(ceilings),
-        "operators": {
-            precision: operators(scratch / "full" / GRAPH_FILES[precision], found.full, ids[:1000], batch_tokens)
-            for precision in ("fp32", "int8")[: 2 if options.dev else 1]
-        },
         "exports": {name: report.to_dict() for name, report in found.reports.items()},
     }
 
@@ -207,13 +200,24 @@ def score(texts: Sequence[str], vectors: np.ndarray, pairs: PairSet) -> float:
 
 def show(found: dict[str, Any]) -> None:
     """Print the table of README.md."""
-    columns = ("", "sentences/s", "× torch fp32", "× torch bf16", "× ONNX", "Spearman", "max. difference to fp32")
+    columns = (
+        "",
+        "sentences/s",
+        "× torch fp32",
+        "× torch bf16",
+        "× ONNX",
+        "of the ceiling",
+        "Spearman",
+        "max. difference",
+    )
     rows = []
     for name, ratio in found["ratio_to_torch_fp32"].items():
         other = f"{found['ratio_to_onnx'][name]:.2f}" if found["ratio_to_onnx"] else "–"
         key = SAME_VECTORS.get(name, name)
         speeds = [f"{found['sentences_per_second'][name]:,.0f}", f"{ratio:.2f}"]
         speeds += [f"{found['ratio_to_torch_bf16'][name]:.2f}", other]
+        share = found["work"] / median(found["seconds"][name]) / found["ceiling_gflops_per_second"]
+        speeds.append(f"{share:.0%}")
         rows.append([name, *speeds, f"{found['spearman'][key]:.2f}", f"{found['largest_difference'][key]:.1e}"])
     print_table(columns, rows)
     whole = median(found["seconds"][EACH])
@@ -224,8 +228,6 @@ def show(found: dict[str, Any]) -> None:
         "that the fastest matrix product reaches here."
     )
     print(f"Other processes took at most {found['machine']['others_busy']:.0%} of the machine during a row.")
-    for precision, parts in found["operators"].items():
-        print(f"Inside the {precision} graph: " + ", ".join(f"{name} {part:.1%}" for name, part in parts.items()))
     for name, report in found["exports"].items():
         for sentence in view_export_report(ExportReport.from_dict(report)).sentences[3:]:
             print(f"{name}: {sentence}")
@@ -288,24 +290,6 @@ def product_ceiling(encoder: Encoder, threads: int, tokens: int) -> float:
     with ThreadPoolExecutor(threads) as pool:
         seconds = min(timed(lambda: list(pool.map(work, range(threads))))[1] for _ in range(3))
     return threads * calls * 2 * tokens * encoder.width * wide / seconds / 1e9
-
-
-def operators(file: Path, encoder: Encoder, ids: Sequence[Sequence[int]], tokens: int) -> dict[str, float]:
-    """Profile each operator's share of the graph's time, single-threaded."""
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = 1
-    options.enable_profiling = True
-    options.profile_file_prefix = str(file.parent / "profile")
-    session = onnxruntime.InferenceSession(
-        file, options, providers=["CPUExecutionProvider"], disabled_optimizers=["SkipLayerNormFusion"]
-    )
-    for batch in token_batches([len(row) for row in ids], tokens):
-        session.run(["sentence_embedding"], padded([ids[place] for place in batch], encoder.reader.padding_id))
-    spent: Counter[str] = Counter()
-    for event in json.loads(Path(session.end_profiling()).read_text(encoding="utf-8")):
-        if event.get("cat") == "Node" and event["name"].endswith("_kernel_time"):
-            spent[event["args"]["op_name"]] += event["dur"]
-    return {name: spent[name] / spent.total() for name, _ in spent.most_common(6)}
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.common import read_rows
 from benchmarks.lean.texts import mixed, without
-from truncate_kit.methods.distill.settings import MISSING, expected_loss, more_texts, needed_agreement
+from truncate_kit.methods.distill.settings import MISSING, PER_POINT, expected_loss, more_texts, needed_agreement
 
 LEAN = Path(__file__).resolve().parents[2] / "benchmarks/lean"
 SCORES = ("stsb", "sts_mean", "trecqa", "trecqa_mixed", "cranfield", "cranfield_mixed")
@@ -32,7 +32,7 @@ def shown(heading):
 
 def measured_blocks():
     for row in measured("rows"):
-        if row["blocks"] and row["threads"] != "cuda" and not row["name"].startswith("mini-"):
+        if row["blocks"] and row["threads"] != "cuda" and not row["name"].startswith(("mini-", "mpnet")):
             speed = (rounded(row["agreement"], "0.1"), f"{rounded(row['speedup'], '0.1')} ×")
             yield [row["blocks"], *(row[name] for name in SCORES), *speed, rounded(row["learning_minutes"], "1")]
 
@@ -69,12 +69,12 @@ def test_figures_quoted_of_three_and_two_blocks_are_means_of_all_their_runs():
         assert [sentence for sentence in sentences if sentence not in text] == []
 
 
-def measured_miniatures():
+def measured_models(start, whole):
     for row in measured("rows"):
-        if row["name"].startswith("mini-"):
+        if row["name"].startswith(start):
             scores = [row["agreement"] or "–", *(row[name] for name in SCORES)]
             speed = f"{rounded(row['speedup'] or '1', '0.1')} ×"
-            yield [row["name"].removeprefix("mini-"), row["blocks"] or "all 8", *scores, speed]
+            yield [row["name"].removeprefix("mini-"), row["blocks"] or whole, *scores, speed]
 
 
 def measured_texts():
@@ -106,10 +106,11 @@ def ablations(*, means):
     [
         ("Blocks", 9, measured_blocks(), (1,)),
         ("How many texts", 5, measured_texts(), (1,)),
-        ("The miniatures", 5, measured_miniatures(), ()),
+        ("The miniatures", 5, measured_models("mini-", "all 8"), ()),
+        ("all-mpnet-base-v2", 3, [row[1:] for row in measured_models("mpnet", "all 12")], ()),
         ("What learning depends on", 5, ablations(means=True), (0,)),
         ("The documents that are searched", 3, ablations(means=False), (0, 1)),
-        ("Queries among the training texts", 5, ablations(means=False), (0, 1)),
+        ("Queries among the training texts", 3, ablations(means=False), (0, 1)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -138,7 +139,7 @@ def test_expected_losses_are_those_of_the_tables():
     missing = {row["blocks"].count(",") + 1: 100 - float(row["fixed_1000"]) for row in measured("agreement")}
     runs, models = defaultdict(list), []
     for row in (*measured("rows"), *measured("ablations")):
-        if row["agreement"] and "mini" not in row.get("name", ""):
+        if row["agreement"] and not row.get("name", "").startswith(("mini", "mpnet")):
             far = 1.6 * (100 - float(row["agreement"]))
             lost = (82.03 - float(row["stsb"]) + 4 * (77.73 - float(row["sts_mean"]))) / 5
             models.append((far, lost))
@@ -150,7 +151,7 @@ def test_expected_losses_are_those_of_the_tables():
     text = " ".join((LEAN / "README.md").read_text(encoding="utf-8").split())
     assert f"the {len(models)} lean models" in text
     assert f"{sum(lost <= 1 for lost in passed)} of the {len(passed)} models" in text
-    assert expected_loss(1 / 2, 4000) == pytest.approx((missing[3] - 5) / 2.5, abs=0.05)
+    assert expected_loss(1 / 2, 4000) == pytest.approx((missing[3] - 5) / PER_POINT, abs=0.05)
     assert more_texts(6, 4, 3000, 1) == more_texts(12, 7, 3000, 1).replace("6 blocks", "3 blocks")
     texts = int(more_texts(6, 4, 3000, 1).split()[1].replace(",", ""))
     assert expected_loss(1 / 2, texts) == pytest.approx(1, abs=0.05)

@@ -43,7 +43,16 @@ from truncate_kit.core.results import COUNT, check_number
 from truncate_kit.core.vectors import Rows, VectorFormat, paired_rows
 from truncate_kit.core.workspace import folder_of
 from truncate_kit.export.record import ExportReport, check_bits, check_runnable, find_graph
-from truncate_kit.models.encoder import Encoder, LayerHeads, Row, SentenceEncoder, Slice, TextReader, padded
+from truncate_kit.models.encoder import (
+    Encoder,
+    LayerHeads,
+    Row,
+    SentenceEncoder,
+    Slice,
+    TextReader,
+    length_batches,
+    padded,
+)
 from truncate_kit.models.loading import load_encoder, load_reader, state_of
 from truncate_kit.models.pipeline import Normalize, read_layer_heads, read_modules
 from truncate_kit.models.store import reader_parts, sha256_of
@@ -65,16 +74,6 @@ _SLOW_ON_CPU = ["SkipLayerNormFusion"]  # see graph.py
 
 
 # Shapes of batches
-
-
-def token_batches(lengths: Sequence[int], tokens: int, most: int | None = None) -> Iterator[list[int]]:
-    """Yield batches of at most `most` text indices, longest first: one text, or `tokens` tokens with padding."""
-    order = sorted(range(len(lengths)), key=lambda place: -lengths[place])
-    start = 0
-    while start < len(order):
-        size = min(max(1, tokens // max(1, lengths[order[start]])), most or len(order))
-        yield order[start : start + size]
-        start += size
 
 
 def bucket(batch: int, length: int, longest: int | None = None) -> tuple[int, int]:
@@ -409,7 +408,7 @@ class GraphEncoder(SentenceEncoder):
         """Yield each slice's batches of at most `batch_tokens` tokens."""
         for places, ids in slices:
             lengths = [stepped(len(row), self._longest) if self.few_shapes else len(row) for row in ids]
-            for batch in token_batches(lengths, self.batch_tokens, batch_size or self._most_texts):
+            for batch in length_batches(lengths, batch_size or self._most_texts or len(ids), self.batch_tokens):
                 yield [(places[index], ids[index]) for index in batch]
 
     def _padded(self, rows: Sequence[Sequence[int]], length: int | None = None) -> Feeds:

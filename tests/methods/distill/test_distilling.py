@@ -29,6 +29,7 @@ from truncate_kit.methods.distill.learning import (
     held_out_places,
 )
 from truncate_kit.methods.distill.settings import (
+    PER_POINT,
     Budget,
     DistillResult,
     DistillSettings,
@@ -277,7 +278,7 @@ def test_a_killed_run_ends_with_the_same_model(full, texts, learned, tmp_path):
 def test_the_fewest_blocks_within_a_loss(full, texts, learned, tmp_path):
     out, result = learned
     out = shutil.copytree(out, tmp_path / "out")
-    points = (95 - result.student.score + 0.03) / 2.5
+    points = (95 - result.student.score + 0.03) / PER_POINT
     close = lean_of(full, texts, out, within=points)
     assert close.holds
     assert close.student.score >= close.needed == pytest.approx(result.student.score - 0.03)
