@@ -38,7 +38,6 @@ from truncate_kit.export.record import ExportReport, ExportSettings
 from truncate_kit.export.runtime import load_text_encoder
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
-from truncate_kit.report.distillation import view_export_report
 from truncate_kit.training.loop import linear, onednn_pays
 
 HERE = Path(__file__).parent
@@ -167,7 +166,6 @@ def measure(options: argparse.Namespace, scratch: Path) -> dict[str, Any]:
         "rounds": options.rounds,
         "texts": len(texts),
         "distinct_texts": len(set(texts)),
-        "tokens": sum(map(len, ids)),
         "batch_tokens": batch_tokens,
         "seconds": seconds,
         "sentences_per_second": {name: len(texts) / median(run) for name, run in seconds.items()},
@@ -228,9 +226,6 @@ def show(found: dict[str, Any]) -> None:
         "that the fastest matrix product reaches here."
     )
     print(f"Other processes took at most {found['machine']['others_busy']:.0%} of the machine during a row.")
-    for name, report in found["exports"].items():
-        for sentence in view_export_report(ExportReport.from_dict(report)).sentences[3:]:
-            print(f"{name}: {sentence}")
 
 
 PARSER = new_parser(__doc__)

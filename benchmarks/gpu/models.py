@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from transformers import BertConfig, DebertaV2Config, ElectraConfig, PretrainedConfig
+from transformers import (
+    BertConfig,
+    DebertaV2Config,
+    ElectraConfig,
+    MPNetConfig,
+    PretrainedConfig,
+    RobertaConfig,
+    XLMRobertaConfig,
+)
 
 from truncate_kit.core.errors import TruncateKitError
 from truncate_kit.core.hardware import GRAPH_FILES, Precision
@@ -44,6 +52,9 @@ def shapes(width: int, layers: int) -> dict[str, PretrainedConfig]:
         "bert-base": BertConfig(**sizes()),
         "bert-large": BertConfig(**sizes(4 / 3, 2 * layers)),
         "electra-base": ElectraConfig(**sizes(), embedding_size=width),
+        "mpnet-base": MPNetConfig(**sizes(), pad_token_id=0),
+        "xlm-roberta-base": XLMRobertaConfig(**sizes(), pad_token_id=0),
+        "distilroberta-base": RobertaConfig(**sizes(depth=layers // 2), pad_token_id=0),
         "deberta-v3-base": DebertaV2Config(
             **sizes(), **relative, pos_att_type=["p2c", "c2p"], position_biased_input=False, type_vocab_size=0
         ),
