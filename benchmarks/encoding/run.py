@@ -47,11 +47,12 @@ OURS, EACH = "ours", "ours, repeated texts computed again"
 INT8, INT8_EACH = (f"{name}, int8" for name in (OURS, EACH))
 SAME_VECTORS = {EACH: OURS, INT8_EACH: INT8}  # timed otherwise, computed alike
 TOKENS = "ours, tokeniser alone"
+HAS_BF16 = bf16_instructions(torch.device("cpu")) is not None
 GRAPHS = {
     (runtime, precision): f"{name}{precision}".removesuffix(", fp32")
     for runtime, name in (("onnx", "ours, "), ("openvino", "OpenVINO "))
     for precision in FILES_OF[runtime]
-    if precision != "fp16" and (precision != "bf16" or bf16_instructions(torch.device("cpu")))
+    if precision != "fp16" and (precision != "bf16" or HAS_BF16)
 }
 
 
@@ -98,9 +99,10 @@ def contestants(options: argparse.Namespace, texts: Sequence[str], scratch: Path
         for (runtime, precision), name in GRAPHS.items()
         if name in reports
     }
+    types = {TORCH: torch.float32} | ({TORCH_BF16: torch.bfloat16} if HAS_BF16 else {})  # else minutes of emulation
     models = {
-        TORCH: SentenceTransformer(str(options.model), device="cpu"),
-        TORCH_BF16: SentenceTransformer(str(options.model), device="cpu", model_kwargs={"dtype": torch.bfloat16}),
+        name: SentenceTransformer(str(options.model), device="cpu", model_kwargs={"dtype": dtype})
+        for name, dtype in types.items()
     }
     peers = {}
     if options.peer_python:
@@ -170,7 +172,6 @@ def measure(options: argparse.Namespace, scratch: Path) -> dict[str, Any]:
         "seconds": seconds,
         "sentences_per_second": {name: len(texts) / median(run) for name, run in seconds.items()},
         "ratio_to_torch_fp32": ratios(seconds, TORCH),
-        "ratio_to_torch_bf16": ratios(seconds, TORCH_BF16),
         "ratio_to_onnx": ratios(seconds, PEER) if found.peers else None,
         "spearman": {name: score(texts, value, pairs) for name, value in vectors.items()},
         "largest_difference": {name: float(np.abs(value - vectors[TORCH]).max()) for name, value in vectors.items()},
@@ -202,7 +203,6 @@ def show(found: dict[str, Any]) -> None:
         "",
         "sentences/s",
         "× torch fp32",
-        "× torch bf16",
         "× ONNX",
         "of the ceiling",
         "Spearman",
@@ -213,9 +213,8 @@ def show(found: dict[str, Any]) -> None:
         other = f"{found['ratio_to_onnx'][name]:.2f}" if found["ratio_to_onnx"] else "–"
         key = SAME_VECTORS.get(name, name)
         speeds = [f"{found['sentences_per_second'][name]:,.0f}", f"{ratio:.2f}"]
-        speeds += [f"{found['ratio_to_torch_bf16'][name]:.2f}", other]
         share = found["work"] / median(found["seconds"][name]) / found["ceiling_gflops_per_second"]
-        speeds.append(f"{share:.0%}")
+        speeds += [other, f"{share:.0%}"]
         rows.append([name, *speeds, f"{found['spearman'][key]:.2f}", f"{found['largest_difference'][key]:.1e}"])
     print_table(columns, rows)
     whole = median(found["seconds"][EACH])
