@@ -110,7 +110,6 @@ def ablations(*, means):
         ("all-mpnet-base-v2", 4, [row[1:] for row in measured_models("mpnet", "all 12")], ()),
         ("What learning depends on", 5, ablations(means=True), (0,)),
         ("The documents that are searched", 3, ablations(means=False), (0, 1)),
-        ("Queries among the training texts", 4, ablations(means=False), (0, 1)),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

@@ -136,7 +136,8 @@ def check_record(graph: Path, precision: str | None = None) -> ExportReport:
     rows = [row for row in read_exports(folder) if folder / row.file == graph]
     report = next((row for row in rows if precision in (None, row.precision)), None)
     if report is None:
-        problem = f"{folder / EXPORT_RECORD} has no record of {graph.name}: the graph was not checked."
+        named = graph.name if precision is None else f"{graph.name} in {precision}"
+        problem = f"{folder / EXPORT_RECORD} has no record of {named}: the graph was not checked."
     elif (changed := _changed_file(folder, report)) is not None:
         problem = f"{folder / changed} has changed since {graph.name} was exported."
     else:
