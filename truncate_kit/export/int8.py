@@ -33,7 +33,7 @@ _ZEROS = np.arange(1, 255)
 _OUTLYING = 3.0  # times the median channel
 _SMOOTHING = 0.75  # α
 _MOST_OUTLIERS = 8  # channels in float
-_MOST_TOKENS = 2048  # that errors are measured on
+_CALIBRATION_TEXTS, _MOST_TOKENS = 512, 4096  # a quarter of the texts lost 0.2 points on SICK-R
 _WORSE, _NEGLIGIBLE = 2.0, 5e-4  # × error of a scale per token, × variance of the product
 _HARM_TEXTS = 128  # to measure the error of each layer
 
@@ -372,9 +372,11 @@ def search_layers(
     distance of vectors if it alone is in int8; the weight bits; and the points lost with all layers in int8 (if
     defined) and as returned. Raises `ModelError` if no layer can be in int8.
     """
-    narrow, layers, texts, reader = multiplies_narrow(), quantizable(model), pairs.texts(), encoder.reader
-    texts = texts[:: max(1, len(texts) // _HARM_TEXTS)][:_HARM_TEXTS]
-    rows = [padded([row], reader.padding_id) for row in reader.token_ids(texts)]
+    narrow, layers, reader = multiplies_narrow(), quantizable(model), encoder.reader
+    texts, calibrating = (
+        pairs.texts()[:: max(1, len(pairs.texts()) // number)][:number] for number in (_HARM_TEXTS, _CALIBRATION_TEXTS)
+    )
+    rows = [padded([row], reader.padding_id) for row in reader.token_ids(calibrating)]
     balance_values(model, rows)
     roundings = calibrate(model, rows)
 
