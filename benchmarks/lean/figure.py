@@ -149,7 +149,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 said, (speed, score), (-5, -16 if kind == "torch" else 7), textcoords="offset points", color=color
             )
     axes.set_xscale("log")
-    axes.set_xticks([50, 100, 200, 500, 1000, 2000], ["50", "100", "200", "500", "1,000", "2,000"])
+    axes.set_xticks([50, 100, 200, 500, 1000, 2000, 3000], ["50", "100", "200", "500", "1,000", "2,000", "3,000"])
     axes.set_xlabel("texts a second of one core; numbers: blocks kept")
     axes.set_ylabel("Spearman × 100, STS Benchmark")
     axes.set_ylim(81, 84.2)
