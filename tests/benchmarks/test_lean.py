@@ -107,7 +107,7 @@ def ablations(*, means):
         ("Blocks", 9, measured_blocks(), (1,)),
         ("How many texts", 4, measured_texts(), (1,)),
         ("The miniatures", 5, measured_models("mini-", "all 8"), ()),
-        ("all-mpnet-base-v2", 6, measured_models("mpnet", "all 12"), ()),
+        ("all-mpnet-base-v2", 7, measured_models("mpnet", "all 12"), ()),
         ("What learning depends on", 5, ablations(means=True), (0,)),
         ("The documents that are searched", 3, ablations(means=False), (0, 1)),
     ],
