@@ -1,4 +1,4 @@
-"""What the benchmarks share: options, tables, parts of a set, and figures that are measured once.
+"""Share options, tables, parts of a set, and figures that are measured once.
 
 `python -m benchmarks.common FOLDER` fetches all-mpnet-base-v2 (438 MB) into FOLDER.
 """

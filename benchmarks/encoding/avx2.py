@@ -1,4 +1,4 @@
-"""The table of run.py on a processor with AVX-512 as on one without: in each runtime, `cpuid` answers that it has none.
+"""Measure the table of run.py without AVX-512: in each runtime, `cpuid` answers that the processor has none.
 
     python -m benchmarks.encoding.avx2 OPTIONS_OF_RUN
 
@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for library in copies.glob(pattern):
                 replace_cpuid(library)
         others = (name for name in instructions() if not name.startswith(("avx512", "avx_vnni", "amx")))
-        masked = {"LD_PRELOAD": str(hidden), "PYTHONPATH": f"{copies}:{Path.cwd()}", INSTRUCTIONS: " ".join(others)}
+        masked = {"LD_PRELOAD": str(hidden), "PYTHONPATH": str(copies), INSTRUCTIONS: " ".join(others)}
         masked |= {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"}
         command = [sys.executable, "-m", "benchmarks.encoding.run", *options]
         raise SystemExit(subprocess.call(command, env=os.environ | masked))

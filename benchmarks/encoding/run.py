@@ -11,6 +11,7 @@ chooses its layers on the pairs of --dev and is scored on those of --data; witho
 
 import argparse
 import tempfile
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ from truncate_kit.data.pairs import PairSet, read_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import ExportReport, ExportSettings
-from truncate_kit.export.runtime import load_text_encoder
+from truncate_kit.export.runtime import GraphEncoder, load_text_encoder
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.training.loop import linear, onednn_pays
@@ -175,12 +176,32 @@ def measure(options: argparse.Namespace, scratch: Path) -> dict[str, Any]:
         "ratio_to_onnx": ratios(seconds, PEER) if found.peers else None,
         "spearman": {name: score(texts, value, pairs) for name, value in vectors.items()},
         "largest_difference": {name: float(np.abs(value - vectors[TORCH]).max()) for name, value in vectors.items()},
+        "graph_share": {name: graph_share(found.graphs[name], texts) for name in (OURS, INT8) if name in found.graphs},
         "work": work / 1e9,
         "graph_seconds": graph_seconds,
         "graph_gflops_per_second": work / graph_seconds / 1e9,
         "ceiling_gflops_per_second": max(ceilings),
         "exports": {name: report.to_dict() for name, report in found.reports.items()},
     }
+
+
+def graph_share(graph: GraphEncoder, texts: Sequence[str]) -> list[float]:
+    """Measure the shares of the wall time of `encode` during which the graph runs, and runs on all threads."""
+    spans, plain, covered, last = list[tuple[float, float]](), graph.run, 0.0, 0.0
+
+    def run(*given: Any) -> Any:
+        begin = time.perf_counter()
+        vectors = plain(*given)
+        spans.append((begin, time.perf_counter()))
+        return vectors
+
+    graph.run = run  # type: ignore[method-assign]
+    _, wall = timed(partial(graph.encode, texts))
+    graph.run = plain  # type: ignore[method-assign]
+    for begin, end in sorted(spans):
+        covered += max(0.0, end - max(begin, last))
+        last = max(last, end)
+    return [covered / wall, sum(end - begin for begin, end in spans) / wall / graph.threads]
 
 
 def ratios(seconds: dict[str, list[float]], base: str) -> dict[str, float]:
@@ -224,6 +245,8 @@ def show(found: dict[str, Any]) -> None:
         f"{found['graph_gflops_per_second']:.0f} GFLOP/s, {share:.0%} of the {found['ceiling_gflops_per_second']:.0f} "
         "that the fastest matrix product reaches here."
     )
+    for name, (any_thread, all_threads) in found["graph_share"].items():
+        print(f"{name}: the graph runs during {any_thread:.1%} of the time, on all threads during {all_threads:.1%}.")
     print(f"Other processes took at most {found['machine']['others_busy']:.0%} of the machine during a row.")
 
 

@@ -10,6 +10,7 @@ then gets as many texts as fill its time; the full model's vectors were made bef
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import nn
 
-from benchmarks.common import new_parser, numbers, read_rows, timed, write_rows
+from benchmarks.common import named_model, new_parser, numbers, read_rows, timed, write_rows
 from benchmarks.lean.texts import learned_lines, mixed, scores_of
 from truncate_kit.methods.distill.learning import (
     RawTexts,
@@ -152,14 +153,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     assert len(store) == len(texts)  # so that both read the same text with the same vector
     add_vectors(full, store)
     contest = Contest(full, given.model, store, texts, given.work, given.threads)
+    model = named_model(given.model)[0]
     for name, (blocks, learn) in contest.contestants(given.blocks).items():
         rows = read_rows(ROWS) if ROWS.exists() else []
-        if any(row["contestant"] == name for row in rows):
+        if any((row["model"], row["contestant"]) == (model, name) for row in rows):
             continue
-        _, tried = timed(lambda: learn(blocks, TIMED * BATCH))  # noqa: B023  # called at once
+        _, tried = timed(partial(learn, blocks, TIMED * BATCH))
         number = min(len(texts), max(BATCH, int(60 * given.minutes * TIMED * BATCH / tried)))
-        lean, seconds = timed(lambda: learn(blocks, number))  # noqa: B023
+        lean, seconds = timed(partial(learn, blocks, number))
         row = {
+            "model": model,
             "contestant": name,
             "blocks": " ".join(map(str, blocks)),
             "threads": given.threads,

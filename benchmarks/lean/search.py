@@ -44,7 +44,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Print a row for each model."""
     given = PARSER.parse_args(arguments)
     torch.set_num_threads(1)
-    subsets.LEADING, subsets.SEARCHED_TEXTS = 2**20, given.texts  # type: ignore[attr-defined]  # keep all scores
+    subsets.LEADING, subsets.SEARCHED_TEXTS = 2**20, given.texts  # type: ignore[attr-defined]  # imported there; keeps all scores
     lines = given.texts_from.read_text(encoding="utf-8").splitlines()[: given.texts]
     for model in given.model:
         encoder = load_encoder(model)

@@ -84,7 +84,7 @@ def test_outlying_channels_cost_less_with_divisors(tiny_folder, tmp_path):
 
 
 def test_one_step_suits_all_tokens_but_for_a_few_channels_in_float(tmp_path):
-    """Of 64 channels one is a hundred times as large: alone in float, it no longer widens the steps of the others."""
+    """Keep one channel, a hundred times as large as the other 63, in float; the others then get finer steps."""
     generator = np.random.default_rng(0)
     states = generator.normal(size=(500, 64)).astype("f") + np.float32(0.3)
     weights = generator.normal(size=(64, 8)).astype("f")

@@ -80,7 +80,7 @@ def _shared(value: Any) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rounding:
-    """How an activation becomes bytes."""
+    """Parameters that round an activation to bytes."""
 
     zero: int = 128  # point, 1 … 254
     divisor: Array | None = None  # of channels (in,); multiplies the rows of weights
@@ -239,6 +239,12 @@ class _Writer:
 # Calibration
 
 
+def spread_texts(pairs: PairSet, number: int) -> list[str]:
+    """Return at most `number` distinct texts at equal distances, because files are ordered by source."""
+    texts = pairs.texts()
+    return texts[:: max(1, len(texts) // number)][:number]
+
+
 def balance_values(model: Any, inputs: Sequence[Feeds]) -> None:
     """Divide outputs of fused attentions by channel, in the value product; the next product undoes it. In place."""
     found = {}
@@ -373,9 +379,7 @@ def search_layers(
     defined) and as returned. Raises `ModelError` if no layer can be in int8.
     """
     narrow, layers, reader = multiplies_narrow(), quantizable(model), encoder.reader
-    texts, calibrating = (
-        pairs.texts()[:: max(1, len(pairs.texts()) // number)][:number] for number in (_HARM_TEXTS, _CALIBRATION_TEXTS)
-    )
+    texts, calibrating = (spread_texts(pairs, number) for number in (_HARM_TEXTS, _CALIBRATION_TEXTS))
     rows = [padded([row], reader.padding_id) for row in reader.token_ids(calibrating)]
     balance_values(model, rows)
     roundings = calibrate(model, rows)

@@ -18,6 +18,7 @@ from truncate_kit.core.progress import Progress, silent
 from truncate_kit.data.pairs import PairSet
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.graph import build_graph, save_graph, strip_notes
+from truncate_kit.export.int8 import spread_texts
 from truncate_kit.export.runtime import OpenVinoEncoder, graph_files
 from truncate_kit.models.encoder import Encoder, padded
 
@@ -46,8 +47,7 @@ def quantize(
     encoder: Encoder, exact: Path, file: Path, pairs: PairSet, *, budget: float, progress: Progress = silent
 ) -> dict[str, Any]:
     """Write `exact` in int8; return `ExportReport.quantization`. Raises `ModelError` if it loses above `budget`."""
-    narrow, texts, reader = multiplies_narrow(), pairs.texts(), encoder.reader
-    texts = texts[:: max(1, len(texts) // _CALIBRATION_TEXTS)][:_CALIBRATION_TEXTS]
+    narrow, texts, reader = multiplies_narrow(), spread_texts(pairs, _CALIBRATION_TEXTS), encoder.reader
     batches = [padded([row], reader.padding_id) for row in reader.token_ids(texts)]
     progress("Quantizing", 0, 1)
     with _quiet_nncf() as nncf:

@@ -83,7 +83,7 @@ LOST = 1.0  # points; if training lowers the score by more, the untrained blocks
 ROUNDS, MOST_ROUNDS = 5, 25  # small models' times are noisy
 PRECISIONS = precisions_for("cpu")
 SHARES = (1, 2, 4)  # divisors of a vector's width
-AIMING_TEXTS = 500  # 2,000 gave the same layers for the miniatures and all-MiniLM-L6-v2
+AIMING_TEXTS = 500  # 2,000 gave the same layers for three miniatures and all-MiniLM-L6-v2
 Speed = tuple[float, tuple[float, float]]  # texts per second; 95 % interval relative to the reference
 
 
