@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.made_results import a_bench, timing
 from truncate_kit.bench.result import percentile
-from truncate_kit.bench.runners import interleaved, spread
+from truncate_kit.bench.runners import interleaved
 from truncate_kit.report.view import view_of
 
 
@@ -49,9 +49,3 @@ def test_gain_is_what_depth_gave_times_what_the_runtime_gave():
     assert next(row[-1] for row in gained.rows if row[0] == "sentences per second") == "10.0× faster (4.0 × 2.5)"
     hours = next(place for place, name in enumerate(timings.columns) if "hours" in name)
     assert timings.rows[2][hours] == "2,777.8"  # 10⁹ / 100 a second = 10⁷ s
-
-
-def test_texts_are_spread_evenly_and_once_each():
-    texts = [f"text {place}" for place in range(100)]
-    assert spread([*texts, *texts], 5) == ("text 0", "text 25", "text 50", "text 74", "text 99")
-    assert spread(["a", "b", "a"], 5) == ("a", "b")

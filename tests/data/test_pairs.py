@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.files import write_table
 from truncate_kit.core.errors import DataError, UsageError
-from truncate_kit.data.pairs import PairSet, PairSplits, TextPair, complete_splits, load_pairs, read_pairs
+from truncate_kit.data.pairs import PairSet, PairSplits, TextPair, complete_splits, load_pairs, read_pairs, spread
 from truncate_kit.report.view import data_sentences, overlap_warning
 
 ROWS = [
@@ -236,3 +236,9 @@ def test_importing_the_package_and_reading_csv_need_no_heavy_library(tmp_path):
     )
     ran = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=False)
     assert (ran.returncode, ran.stderr) == (0, "")
+
+
+def test_texts_are_spread_evenly_and_once_each():
+    texts = [f"text {place}" for place in range(9)]
+    assert spread([*texts, *texts], 5) == ["text 0", "text 1", "text 3", "text 5", "text 7"]
+    assert spread(["a", "b", "a"], 5) == ["a", "b"]

@@ -36,7 +36,6 @@ from truncate_kit.bench.runners import (
     guarded,
     make_runner,
     random_ids,
-    spread,
     time_shape,
     time_texts,
 )
@@ -56,7 +55,7 @@ from truncate_kit.core.progress import Progress, silent
 from truncate_kit.core.results import SEARCH_METRICS
 from truncate_kit.core.vectors import LEVEL, RESAMPLES, Array, changed_queries
 from truncate_kit.core.workspace import read_origin, was_trained
-from truncate_kit.data.pairs import BUNDLED, PairSet, pairs_fingerprint
+from truncate_kit.data.pairs import BUNDLED, PairSet, pairs_fingerprint, spread
 from truncate_kit.data.retrieval import RetrievalSet
 from truncate_kit.data.seen import numbers_of
 from truncate_kit.evaluation.graded import evaluate, paired_difference

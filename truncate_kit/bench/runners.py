@@ -21,6 +21,7 @@ from torch import Tensor
 from truncate_kit.bench.result import BACKENDS, Backend, Key, Role, Scenario, Timing
 from truncate_kit.core.errors import DeviceError, ModelError, TruncateKitError, first_line, require
 from truncate_kit.core.hardware import PRECISIONS, check_precision, is_out_of_memory
+from truncate_kit.data.pairs import spread
 from truncate_kit.export.record import check_runnable
 from truncate_kit.export.runtime import GraphEncoder, OnnxEncoder, OpenVinoEncoder, cuda_providers
 from truncate_kit.models.encoder import Encoder, length_batches, original_order
@@ -321,14 +322,6 @@ def _timings(
         )
         for (role, backend), values in seconds.items()
     ]
-
-
-def spread(texts: Sequence[str], count: int) -> tuple[str, ...]:
-    """Return up to `count` distinct texts, evenly spread because files are often sorted."""
-    distinct = list(dict.fromkeys(texts))
-    if len(distinct) <= count:
-        return tuple(distinct)
-    return tuple(distinct[place] for place in np.linspace(0, len(distinct) - 1, count).round().astype(int))
 
 
 def time_texts(

@@ -99,6 +99,12 @@ def distinct_texts(pairs: Iterable[TextPair]) -> list[str]:
     return list(dict.fromkeys(text for pair in pairs for text in (pair.first, pair.second)))
 
 
+def spread(texts: Iterable[str], number: int) -> list[str]:
+    """Return up to `number` distinct texts at equal distances, because files are often sorted."""
+    number = min(number, len(distinct := list(dict.fromkeys(texts))))
+    return [distinct[place * len(distinct) // number] for place in range(number)]
+
+
 def num_distinct(pairs: Iterable[TextPair]) -> int:
     """Count the distinct pairs in any order of their texts."""
     return len({frozenset((pair.first, pair.second)) for pair in pairs})

@@ -22,11 +22,11 @@ from torch import Tensor
 from truncate_kit.core.errors import DataError, failed_check, in_points
 from truncate_kit.core.hardware import int8_instructions, multiplies_narrow
 from truncate_kit.core.progress import Progress, silent
-from truncate_kit.data.pairs import PairSet
+from truncate_kit.data.pairs import PairSet, spread
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.graph import MICROSOFT, PART, Array, constant_weight, save_graph, watching
 from truncate_kit.export.runtime import INPUTS, Feeds, OnnxEncoder
-from truncate_kit.models.encoder import Encoder, padded
+from truncate_kit.models.encoder import Encoder, TextReader, padded
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _ZEROS = np.arange(1, 255)
@@ -34,7 +34,8 @@ _OUTLYING = 3.0  # times the median channel
 _SMOOTHING = 0.75  # α
 _MOST_OUTLIERS = 8  # channels in float
 _CALIBRATION_TEXTS, _MOST_TOKENS = 512, 4096  # a quarter of the texts lost 0.2 points on SICK-R
-_WORSE, _NEGLIGIBLE = 2.0, 5e-4  # × error of a scale per token, × variance of the product
+# A scale per token, if one scale errs more than this × the error per token and this × the product's variance.
+_WORSE, _NEGLIGIBLE = 2.0, 5e-4
 _HARM_TEXTS = 128  # to measure the error of each layer
 
 
@@ -86,17 +87,17 @@ class Rounding:
     divisor: Array | None = None  # of channels (in,); multiplies the rows of weights
     step: float | None = None  # None: one per token
     outliers: NDArray[np.int64] | None = None  # channels in float (arXiv:2208.07339)
-    means: Array | None = None  # divided, before and after rounding, (2, in), to correct biases
+    means: Array | None = None  # of divided channels before and after rounding, (2, in), to correct biases
 
 
 def quantize(
     model: Any,
     *,
-    keep: Collection[str] = (),
+    in_float: Collection[str] = (),
     reduce_range: bool = False,
     roundings: Mapping[str, Rounding] | None = None,
 ) -> Any:
-    """Return a copy of the model with its `quantizable` nodes in int8, except the nodes in `keep`.
+    """Return a copy of the model with its `quantizable` nodes in int8, except the nodes `in_float`.
 
     reduce_range: 7-bit weights, for processors that add pairs of 8-bit products in 16 bits.
     """
@@ -105,7 +106,7 @@ def quantize(
     writer = _Writer(copy.graph, 63 if reduce_range else 127, roundings or {})
     for node in list(copy.graph):
         weight = constant_weight(node)
-        if weight is not None and node.name not in keep:
+        if weight is not None and node.name not in in_float:
             made = (writer.embedding if node.op_type == "Gather" else writer.product)(node, weight)
             ir.convenience.replace_nodes_and_values(
                 copy.graph, node, [node], made, node.outputs[:1], made[-1].outputs[:1]
@@ -117,7 +118,7 @@ def quantize(
     return copy
 
 
-def rounded(weight: Array, axis: int, limit: int) -> tuple[NDArray[np.int8], Array]:
+def quantize_weight(weight: Array, axis: int, limit: int) -> tuple[NDArray[np.int8], Array]:
     """Quantize a weight to −limit … limit; return the integers, and the scales, of size 1 along `axis`."""
     scale = np.abs(weight).max(axis=axis, keepdims=True) / limit
     scale[scale == 0] = 1
@@ -141,7 +142,7 @@ class _Writer:
     def embedding(self, node: Any, weight: Array) -> list[Any]:
         """Return nodes for a word embedding with one scale per row: rare words have wide ranges."""
         source, ids = node.inputs[0].name, node.inputs[1]
-        values, scale = rounded(weight, 1, 127)
+        values, scale = quantize_weight(weight, 1, 127)
         rows = ir.node("Gather", [self._initializer(f"{source}_int8", values), ids], name=f"{node.name}_rows")
         steps = ir.node("Gather", [self._initializer(f"{source}_scale", scale), ids], name=f"{node.name}_scale")
         wide = ir.node("Cast", [rows.outputs[0]], attributes={"to": ir.DataType.FLOAT.value}, name=f"{node.name}_wide")
@@ -150,32 +151,32 @@ class _Writer:
     def product(self, node: Any, weight: Array) -> list[Any]:
         """Return int8 nodes for a MatMul, or for a Gemm with its bias."""
         states, source, name = node.inputs[0], node.inputs[1].name, node.name
-        how = self.roundings.get(states.name, Rounding())
-        divided = weight if how.divisor is None else weight * how.divisor[:, None]
-        if how.outliers is not None:
-            divided = divided.copy()
-            divided[how.outliers] = 0
-        values, scale = rounded(divided, 0, self.limit)
+        rounding = self.roundings.get(states.name, Rounding())
+        scaled = weight if rounding.divisor is None else weight * rounding.divisor[:, None]
+        if rounding.outliers is not None:
+            scaled = scaled.copy()
+            scaled[rounding.outliers] = 0
+        values, scale = quantize_weight(scaled, 0, self.limit)
         if states not in self.bytes:
-            self.bytes[states] = self._rounded_states(node, states, how)
+            self.bytes[states] = self._quantize_states(node, states, rounding)
         small, step = self.bytes[states]
         bias = node.inputs[2] if len(node.inputs) > 2 else None
-        if how.means is not None:
-            lost = how.means[0] @ divided - how.means[1] @ (values * scale)
-            bias = self._corrected(node, bias, lost.astype(np.float32), absorbed=how.step is not None)
+        if rounding.means is not None:
+            lost = rounding.means[0] @ scaled - rounding.means[1] @ (values * scale)
+            bias = self._corrected(node, bias, lost.astype(np.float32), absorbed=rounding.step is not None)
         inputs = [
             small,
             self._initializer(f"{source}_int8", values),
-            self._initializer("one_step", np.float32(1)) if how.step is None else step,
+            self._initializer("one_step", np.float32(1)) if rounding.step is None else step,
             self._initializer(f"{source}_scale", scale.reshape(-1)),
-            self._initializer(f"zero_{how.zero}", np.uint8(how.zero)),
+            self._initializer(f"zero_{rounding.zero}", np.uint8(rounding.zero)),
         ]
-        if how.step is not None:
+        if rounding.step is not None:
             made = [ir.Node(MICROSOFT, "MatMulIntegerToFloat", [*inputs, None, bias], name=f"{name}_product")]
-            if how.outliers is not None:
-                places = self._initializer(f"{states.name}_outliers", how.outliers)
+            if rounding.outliers is not None:
+                places = self._initializer(f"{states.name}_outliers", rounding.outliers)
                 few = ir.node("Gather", [states, places], attributes={"axis": -1}, name=f"{name}_few")
-                inputs = [few.outputs[0], self._initializer(f"{source}_few", weight[how.outliers])]
+                inputs = [few.outputs[0], self._initializer(f"{source}_few", weight[rounding.outliers])]
                 made += [few, ir.node("MatMul", inputs, name=f"{name}_exact")]
                 made.append(ir.node("Add", [made[0].outputs[0], made[-1].outputs[0]], name=f"{name}_both"))
             return made
@@ -186,7 +187,10 @@ class _Writer:
         return made
 
     def _corrected(self, node: Any, bias: Any, lost: Array, *, absorbed: bool) -> Any:
-        """Add `lost` to the product's or next node's bias, or to both `absorbed` in one; return the product's."""
+        """Add the product's mean error `lost` (out,) to a bias; return the product's new bias.
+
+        None if the next node's bias took it. absorbed: The product's bias takes the next node's bias as well.
+        """
         total = lost if bias is None else lost + bias.const_value.numpy()
         readers: list[Any] = [*node.outputs[0].consumers()]
         reader = readers[0] if len(readers) == 1 else node
@@ -207,31 +211,31 @@ class _Writer:
                 return total
         return self._initializer(f"{node.name}_corrected", total)
 
-    def _rounded_states(self, before: Any, states: Any, how: Rounding) -> tuple[Any, Any]:
-        name, last, zero = states.name, self._initializer("last_axis", np.array([-1], np.int64)), how.zero
+    def _quantize_states(self, before: Any, states: Any, rounding: Rounding) -> tuple[Any, Any]:
+        name, last, zero = states.name, self._initializer("last_axis", np.array([-1], np.int64)), rounding.zero
         made: list[Any] = []
 
         def node(kind: str, inputs: Sequence[Any], **attributes: Any) -> Any:
             made.append(ir.node(kind, inputs, attributes=attributes, name=f"{name}_{kind}_{len(made)}"))
             return made[-1].outputs[0]
 
-        even = states
-        if how.divisor is not None:
-            even = node("Mul", [states, self._initializer(f"{name}_multiplier", 1 / how.divisor)])
+        divided = states
+        if rounding.divisor is not None:
+            divided = node("Mul", [states, self._initializer(f"{name}_multiplier", 1 / rounding.divisor)])
         middle = self._initializer(f"zero_{zero}", np.uint8(zero))
-        if how.step is not None:
-            step = self._initializer(f"{name}_step", np.float32(how.step))
-            small = node("QuantizeLinear", [even, step, middle])
+        if rounding.step is not None:
+            step = self._initializer(f"{name}_step", np.float32(rounding.step))
+            small = node("QuantizeLinear", [divided, step, middle])
         else:
             up = self._initializer(f"up_{zero}", np.float32(1 / (255 - zero)))
             down = self._initializer(f"down_{zero}", np.float32(-1 / zero))
             least = self._initializer("least_step", np.float32(1e-30))  # for tokens of zeros
-            high = node("Mul", [node("ReduceMax", [even, last], keepdims=1), up])
-            low = node("Mul", [node("ReduceMin", [even, last], keepdims=1), down])
+            high = node("Mul", [node("ReduceMax", [divided, last], keepdims=1), up])
+            low = node("Mul", [node("ReduceMin", [divided, last], keepdims=1), down])
             step = node("Max", [high, low, least])
             # OpenVINO cannot run QuantizeLinear by rows.
             unit = self._initializer("one_step", np.float32(1))
-            small = node("QuantizeLinear", [node("Mul", [even, node("Reciprocal", [step])]), unit, middle])
+            small = node("QuantizeLinear", [node("Mul", [divided, node("Reciprocal", [step])]), unit, middle])
         self.graph.insert_before(before, made)
         return small, step
 
@@ -239,14 +243,13 @@ class _Writer:
 # Calibration
 
 
-def spread_texts(pairs: PairSet, number: int) -> list[str]:
-    """Return at most `number` distinct texts at equal distances, because files are ordered by source."""
-    texts = pairs.texts()
-    return texts[:: max(1, len(texts) // number)][:number]
+def single_feeds(reader: TextReader, texts: Sequence[str]) -> list[Feeds]:
+    """Return each text's inputs, without padding."""
+    return [padded([row], reader.padding_id) for row in reader.token_ids(texts)]
 
 
 def balance_values(model: Any, inputs: Sequence[Feeds]) -> None:
-    """Divide outputs of fused attentions by channel, in the value product; the next product undoes it. In place."""
+    """Even out channels of fused attentions in place: divide the value weights, multiply the next product's rows."""
     found = {}
     for node in model.graph:
         if node.op_type == "Attention" and len(readers := node.outputs[0].consumers()) == 1:
@@ -290,45 +293,45 @@ def rounding_of(states: Array, weights: Array | None) -> Rounding:
     """Return the cheapest good rounding of activations (n, in) before weights (in, out), None if shared."""
     largest = np.abs(states).max(axis=0)
     divisor = divisor_of(largest, weights)
-    even = states if divisor is None else states / divisor
-    per_token = Rounding(zero=best_zero(*_reaches(even, 1)), divisor=divisor)
+    divided = states if divisor is None else states / divisor
+    per_token = Rounding(zero=best_zero(*_reaches(divided, 1)), divisor=divisor)
     if weights is None:
         return per_token
     cost = np.square(weights if divisor is None else weights * divisor[:, None]).sum(axis=1)
 
-    def error(how: Rounding) -> float:
-        return float(np.square(as_rounded(even, how) - even).mean(axis=0) @ cost)
+    def error(rounding: Rounding) -> float:
+        return float(np.square(quantize_dequantize(divided, rounding) - divided).mean(axis=0) @ cost)
 
-    plain = _one_step(even, divisor)
+    plain = _one_step(divided, divisor)
     choices = [plain]
     most = min(weights.shape[0] // 64, _MOST_OUTLIERS)
     if most and weights.shape[0] > weights.shape[1]:
-        choices.append(_one_step(even, divisor, np.sort(np.argsort(-largest)[:most])))
-    best = min(choices, key=lambda how: error(how) * (1 if how is plain else 2))
-    if error(best) > max(_WORSE * error(per_token), _NEGLIGIBLE * float(even.var(axis=0) @ cost)):
+        choices.append(_one_step(divided, divisor, np.sort(np.argsort(-largest)[:most])))
+    best = min(choices, key=lambda rounding: error(rounding) * (1 if rounding is plain else 2))
+    if error(best) > max(_WORSE * error(per_token), _NEGLIGIBLE * float(divided.var(axis=0) @ cost)):
         best = per_token
-    return replace(best, means=np.stack([even.mean(axis=0), as_rounded(even, best).mean(axis=0)]))
+    return replace(best, means=np.stack([divided.mean(axis=0), quantize_dequantize(divided, best).mean(axis=0)]))
 
 
-def _reaches(even: Array, axis: int | None) -> tuple[Array, Array]:
-    return even.max(axis=axis).clip(min=0), -even.min(axis=axis).clip(max=0)
+def _reaches(divided: Array, axis: int | None) -> tuple[Array, Array]:
+    return divided.max(axis=axis).clip(min=0), -divided.min(axis=axis).clip(max=0)
 
 
-def _one_step(even: Array, divisor: Array | None, outliers: NDArray[np.int64] | None = None) -> Rounding:
-    high, low = map(float, _reaches(even if outliers is None else np.delete(even, outliers, axis=1), None))
+def _one_step(divided: Array, divisor: Array | None, outliers: NDArray[np.int64] | None = None) -> Rounding:
+    high, low = map(float, _reaches(divided if outliers is None else np.delete(divided, outliers, axis=1), None))
     step = max(high + low, 1e-30) / 255
     return Rounding(zero=int(np.clip(round(low / step), 1, 254)), divisor=divisor, step=step, outliers=outliers)
 
 
-def as_rounded(even: Array, how: Rounding) -> Array:
+def quantize_dequantize(divided: Array, rounding: Rounding) -> Array:
     """Return divided activations (n, in) after rounding."""
-    step: Any = how.step
+    step: Any = rounding.step
     if step is None:
-        high, low = _reaches(even, 1)
-        step = np.maximum(np.maximum(high / (255 - how.zero), low / how.zero), 1e-30)[:, None]
-    found: Array = (np.clip(np.rint(even / step), -how.zero, 255 - how.zero) * step).astype(np.float32)
-    if how.outliers is not None:
-        found[:, how.outliers] = even[:, how.outliers]
+        high, low = _reaches(divided, 1)
+        step = np.maximum(np.maximum(high / (255 - rounding.zero), low / rounding.zero), 1e-30)[:, None]
+    found: Array = (np.clip(np.rint(divided / step), -rounding.zero, 255 - rounding.zero) * step).astype(np.float32)
+    if rounding.outliers is not None:
+        found[:, rounding.outliers] = divided[:, rounding.outliers]
     return found
 
 
@@ -378,14 +381,14 @@ def search_layers(
     distance of vectors if it alone is in int8; the weight bits; and the points lost with all layers in int8 (if
     defined) and as returned. Raises `ModelError` if no layer can be in int8.
     """
-    narrow, layers, reader = multiplies_narrow(), quantizable(model), encoder.reader
-    texts, calibrating = (spread_texts(pairs, number) for number in (_HARM_TEXTS, _CALIBRATION_TEXTS))
-    rows = [padded([row], reader.padding_id) for row in reader.token_ids(calibrating)]
-    balance_values(model, rows)
-    roundings = calibrate(model, rows)
+    narrow, layers = multiplies_narrow(), quantizable(model)
+    texts, calibrating = (spread(pairs.texts(), number) for number in (_HARM_TEXTS, _CALIBRATION_TEXTS))
+    feeds = single_feeds(encoder.reader, calibrating)
+    balance_values(model, feeds)
+    roundings = calibrate(model, feeds)
 
-    def quantized(keep: Collection[str]) -> Any:
-        return quantize(model, keep=keep, reduce_range=narrow, roundings=roundings)
+    def quantized(in_float: Collection[str]) -> Any:
+        return quantize(model, in_float=in_float, reduce_range=narrow, roundings=roundings)
 
     def score(graph: Any) -> float:
         return evaluate(open_trial(graph, encoder, scratch), pairs.pairs).spearman

@@ -15,25 +15,23 @@ import openvino
 from truncate_kit.core.errors import DataError, failed_check, in_points, require
 from truncate_kit.core.hardware import int8_instructions, multiplies_narrow
 from truncate_kit.core.progress import Progress, silent
-from truncate_kit.data.pairs import PairSet
+from truncate_kit.data.pairs import PairSet, spread
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.graph import build_graph, save_graph, strip_notes
-from truncate_kit.export.int8 import spread_texts
+from truncate_kit.export.int8 import single_feeds
 from truncate_kit.export.runtime import OpenVinoEncoder, graph_files
-from truncate_kit.models.encoder import Encoder, padded
+from truncate_kit.models.encoder import Encoder
 
 _CALIBRATION_TEXTS = 300
 
 
 def convert(encoder: Encoder, file: Path) -> int:
-    """Write the encoder in float32; return its opset."""
+    """Write the encoder in float32, beside its ONNX file; return its opset."""
     graph = build_graph(encoder, fused=False)
     strip_notes(graph)
     traced = file.with_suffix(".onnx")
     save_graph(graph, traced)
     openvino.save_model(openvino.Core().read_model(traced), file, compress_to_fp16=False)
-    for part in graph_files(traced):
-        part.unlink()
     return int(graph.opset_imports[""])
 
 
@@ -47,16 +45,16 @@ def quantize(
     encoder: Encoder, exact: Path, file: Path, pairs: PairSet, *, budget: float, progress: Progress = silent
 ) -> dict[str, Any]:
     """Write `exact` in int8; return `ExportReport.quantization`. Raises `ModelError` if it loses above `budget`."""
-    narrow, texts, reader = multiplies_narrow(), spread_texts(pairs, _CALIBRATION_TEXTS), encoder.reader
-    batches = [padded([row], reader.padding_id) for row in reader.token_ids(texts)]
+    narrow, reader = multiplies_narrow(), encoder.reader
+    feeds = single_feeds(reader, spread(pairs.texts(), _CALIBRATION_TEXTS))
     progress("Quantizing", 0, 1)
     with _quiet_nncf() as nncf:
         made = nncf.quantize(
             openvino.Core().read_model(exact),
-            nncf.Dataset(batches),
+            nncf.Dataset(feeds),
             model_type=nncf.ModelType.TRANSFORMER,
             preset=nncf.QuantizationPreset.MIXED,  # activations have no sign after a GELU
-            subset_size=len(batches),
+            subset_size=len(feeds),
             advanced_parameters=nncf.AdvancedQuantizationParameters(
                 overflow_fix=nncf.OverflowFix.ENABLE if narrow else nncf.OverflowFix.DISABLE
             ),
