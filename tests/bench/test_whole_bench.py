@@ -30,7 +30,7 @@ from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.evaluation.retrieval import evaluate_retrieval
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import check_record, read_exports, record_with
-from truncate_kit.export.runtime import OUTPUT
+from truncate_kit.export.sessions import OUTPUT
 from truncate_kit.models.loading import load_encoder, random_encoder
 from truncate_kit.models.pipeline import save_encoder
 from truncate_kit.models.store import encoder_digest, origin_of

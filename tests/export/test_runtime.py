@@ -15,13 +15,8 @@ from onnxruntime import datasets
 from truncate_kit.core.errors import DeviceError, ModelError, UsageError
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.graph import OUTPUT
-from truncate_kit.export.runtime import (
-    INPUTS,
-    OnnxEncoder,
-    load_text_encoder,
-    open_session,
-    stepped,
-)
+from truncate_kit.export.runtime import OnnxEncoder, load_text_encoder, stepped
+from truncate_kit.export.sessions import INPUTS, cuda_providers, open_session
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.truncation import truncate
 
@@ -138,7 +133,7 @@ def test_a_graph_that_fails_on_what_it_is_given_says_so(prompted):
 def test_a_graph_of_something_else_is_refused():
     graph = datasets.get_example("mul_1.onnx")
     with pytest.raises(ModelError, match="not an exported sentence encoder: it has inputs X and outputs Y"):
-        open_session(graph, device=torch.device("cpu"), threads=1)
+        open_session(graph, threads=1)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +166,7 @@ def test_a_graph_whose_vectors_are_not_rows_of_a_known_width_is_refused(shape, t
 @pytest.mark.skipif("CUDAExecutionProvider" in onnxruntime.get_available_providers(), reason="CUDA is there")
 def test_cuda_that_is_not_active_is_an_error(prompted):
     with pytest.raises(DeviceError, match="CUDA was asked for but is not active in ONNX Runtime"):
-        open_session(prompted[1] / "onnx/model.onnx", device=torch.device("cuda"), threads=1)
+        open_session(prompted[1] / "onnx/model.onnx", threads=1, on_cuda=cuda_providers(0))
 
 
 def test_runtime_follows_the_name_or_the_option(prompted):

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from truncate_kit.bench.result import BACKENDS
+from truncate_kit.core.hardware import FILES_OF
 
 _PATIENCE = 600  # seconds, for slow compilers
 
@@ -42,9 +43,8 @@ def peak_memory(request: Mapping[str, Any]) -> int | str:
 def measure_here(request: Mapping[str, Any]) -> int:
     """Load the model; return the peak memory of encoding, in bytes."""
     on_cpu = request["device"] == "cpu"
-    runtime = BACKENDS[request["backend"]].runtime
-    without_torch = {"onnx": _prepare_session, "openvino": _prepare_openvino} if on_cpu else {}
-    call, free = (without_torch[runtime](request), 0) if runtime in without_torch else _prepare_runner(request)
+    without_torch = on_cpu and BACKENDS[request["backend"]].runtime in FILES_OF
+    call, free = (_prepare_graph(request), 0) if without_torch else _prepare_runner(request)
     call()  # the first call compiles
     gc.collect()
     with contextlib.suppress(OSError):  # reset the peak, to exclude loading
@@ -88,32 +88,15 @@ def _prepare_runner(request: Mapping[str, Any]) -> tuple[Callable[[], object], i
     return runner.prepare(ids), free
 
 
-def _prepare_session(request: Mapping[str, Any]) -> Callable[[], object]:
+def _prepare_graph(request: Mapping[str, Any]) -> Callable[[], object]:
     import numpy as np
-    import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = request["threads"]
-    options.log_severity_level = 3
-    session = onnxruntime.InferenceSession(
-        request["graph"],
-        options,
-        providers=["CPUExecutionProvider"],
-        disabled_optimizers=["SkipLayerNormFusion"],  # as `open_session` does
-    )
+    from truncate_kit.export.sessions import INPUTS, OUTPUT, open_graph
+
+    precision, threads = BACKENDS[request["backend"]].precision, request["threads"]
+    session = open_graph(Path(request["graph"]), precision=precision, threads=threads, outputs=[OUTPUT])
     ids = np.ones((request["batch_size"], request["length"]), np.int64)
-    return lambda: session.run(["sentence_embedding"], {entry.name: ids for entry in session.get_inputs()})
-
-
-def _prepare_openvino(request: Mapping[str, Any]) -> Callable[[], object]:
-    import numpy as np
-    import openvino
-
-    hint = "bf16" if BACKENDS[request["backend"]].precision == "bf16" else "f32"
-    options = {"INFERENCE_PRECISION_HINT": hint, "INFERENCE_NUM_THREADS": str(request["threads"]), "NUM_STREAMS": "1"}
-    model = openvino.Core().compile_model(request["graph"], "CPU", options)  # as `open_openvino` does
-    ids = np.ones((request["batch_size"], request["length"]), np.int64)
-    return lambda: model([ids] * 2)
+    return lambda: session.run([OUTPUT], dict.fromkeys(INPUTS, ids))
 
 
 if __name__ == "__main__":

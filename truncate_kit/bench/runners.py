@@ -23,7 +23,8 @@ from truncate_kit.core.errors import DeviceError, ModelError, TruncateKitError, 
 from truncate_kit.core.hardware import PRECISIONS, check_precision, is_out_of_memory
 from truncate_kit.data.pairs import spread
 from truncate_kit.export.record import check_runnable
-from truncate_kit.export.runtime import GraphEncoder, OnnxEncoder, OpenVinoEncoder, cuda_providers
+from truncate_kit.export.runtime import GraphEncoder, OnnxEncoder, OpenVinoEncoder
+from truncate_kit.export.sessions import cuda_providers
 from truncate_kit.models.encoder import Encoder, length_batches, original_order
 
 Ids = Sequence[Sequence[int]]

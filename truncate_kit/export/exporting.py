@@ -37,7 +37,6 @@ from truncate_kit.core.hardware import (
     Precision,
     Target,
     check_precision,
-    runtime_of,
     usable_cores,
     without_autocast,
 )
@@ -53,19 +52,8 @@ from truncate_kit.export.record import (
     read_exports,
     record_with,
 )
-from truncate_kit.export.runtime import (
-    ENCODERS,
-    INPUTS,
-    OUTPUT,
-    SCORE,
-    STATES,
-    Feeds,
-    GraphEncoder,
-    gives_unit_vectors,
-    graph_files,
-    open_openvino,
-    open_session,
-)
+from truncate_kit.export.runtime import ENCODERS, GraphEncoder, gives_unit_vectors, graph_files
+from truncate_kit.export.sessions import INPUTS, OUTPUT, SCORE, STATES, Feeds, open_graph
 from truncate_kit.models.encoder import Batch, Encoder, evaluating, padded
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.models.pipeline import Normalize, save_encoder
@@ -337,10 +325,7 @@ def check_graph(
     Raises `ModelError` for a difference above the precision's limit, on NaN, and if the graph does not load.
     """
     try:
-        if runtime_of(file) == "openvino":
-            session: Any = open_openvino(file, precision=precision, threads=usable_cores())
-        else:
-            session = open_session(file, device=torch.device("cpu"), threads=usable_cores())
+        session = open_graph(file, precision=precision, threads=usable_cores())
     except ModelError as error:
         raise failed_check(str(error)) from error
     limit, longest = PRECISIONS[precision].vector_limit, min(max(_LENGTHS), encoder.max_length)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from truncate_kit.core.errors import ModelError, cannot_write, errors_only, failed_check, first_line, require
 from truncate_kit.core.hardware import Precision, Target
-from truncate_kit.export.runtime import INPUTS, OUTPUT, SCORE, STATES, Feeds
+from truncate_kit.export.sessions import INPUTS, OUTPUT, SCORE, STATES, Feeds
 from truncate_kit.models.encoder import Encoder, evaluating, forget_capturing
 from truncate_kit.models.families import Family
 

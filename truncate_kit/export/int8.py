@@ -25,7 +25,8 @@ from truncate_kit.core.progress import Progress, silent
 from truncate_kit.data.pairs import PairSet, spread
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.graph import MICROSOFT, PART, Array, constant_weight, save_graph, watching
-from truncate_kit.export.runtime import INPUTS, Feeds, OnnxEncoder
+from truncate_kit.export.runtime import OnnxEncoder
+from truncate_kit.export.sessions import INPUTS, Feeds
 from truncate_kit.models.encoder import Encoder, TextReader, padded
 
 _SCOPES = "pkg.torch.onnx.name_scopes"

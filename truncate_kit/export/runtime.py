@@ -1,7 +1,6 @@
 """Run an exported encoder in ONNX Runtime or OpenVINO."""
 
 import contextlib
-import re
 import shutil
 import tempfile
 import threading
@@ -18,10 +17,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from truncate_kit.core.errors import (
-    DeviceError,
     ModelError,
     UsageError,
-    first_line,
     known_name,
     require,
 )
@@ -33,7 +30,6 @@ from truncate_kit.core.hardware import (
     check_precision,
     check_threads,
     in_halves,
-    is_out_of_memory,
     runtime_of,
     select_device,
     usable_cores,
@@ -43,6 +39,18 @@ from truncate_kit.core.results import COUNT, check_number
 from truncate_kit.core.vectors import Rows, VectorFormat, paired_rows
 from truncate_kit.core.workspace import folder_of
 from truncate_kit.export.record import ExportReport, check_bits, check_runnable, find_graph
+from truncate_kit.export.sessions import (
+    EXPORT_HINT,
+    INPUTS,
+    OUTPUT,
+    Feeds,
+    OpenVinoSession,
+    Vectors,
+    cuda_providers,
+    open_openvino,
+    open_session,
+    running,
+)
 from truncate_kit.models.encoder import (
     Encoder,
     LayerHeads,
@@ -57,20 +65,9 @@ from truncate_kit.models.loading import load_encoder, load_reader, state_of
 from truncate_kit.models.pipeline import Normalize, read_layer_heads, read_modules
 from truncate_kit.models.store import reader_parts, sha256_of
 
-INPUTS = ("input_ids", "attention_mask")
-OUTPUT = "sentence_embedding"
-SCORE = "score"  # of pairs
-STATES = "last_hidden_state"  # for loaders that pool token states themselves
-Feeds = Mapping[str, NDArray[np.int64]]
-Vectors = NDArray[np.float32]
 # Tokens per batch: to fit the cache of one core (benchmarks/encoding), or to fill a GPU.
 _BATCH_TOKENS = {"cpu": 256, "cuda": 16_384}
 _WAITING = 16  # batches per thread, while the next slice is tokenized
-_CPU, _CUDA, _TENSORRT = "CPUExecutionProvider", "CUDAExecutionProvider", "TensorrtExecutionProvider"
-_INSTALL = {_CUDA: "'truncate-kit[gpu]' (CUDA 13, cuDNN 9)", _TENSORRT: "tensorrt"}
-_EXPORT_HINT = "Export the model again with `export_onnx()`."
-_GPU_FAILURE = re.compile("CUDA failure|CUBLAS|CUDNN|allocate memory", re.IGNORECASE)
-_SLOW_ON_CPU = ["SkipLayerNormFusion"]  # see graph.py
 
 
 # Shapes of batches
@@ -91,117 +88,6 @@ def stepped(length: int, longest: int | None) -> int:
 
 
 # Sessions
-
-
-def cuda_providers(
-    index: int | None, *, captured: bool = False, stream: int | None = None, tensorrt: Mapping[str, Any] | None = None
-) -> list[Any]:
-    """Return the execution providers for a GPU (by default 0) with their options; TF32 is off.
-
-    captured: Allow CUDA graphs.
-    tensorrt: Options of TensorRT, which is then the first provider.
-    """
-    # Models share the GPU: allocate memory as needed, without doubling.
-    options: dict[str, Any] = {"device_id": index or 0, "use_tf32": 0, "arena_extend_strategy": "kSameAsRequested"}
-    if captured:
-        options["enable_cuda_graph"] = 1
-    if stream is not None:
-        options["user_compute_stream"] = str(stream)
-    cuda: list[Any] = [(_CUDA, options)]
-    return cuda if tensorrt is None else [(_TENSORRT, {"device_id": index or 0, **tensorrt}), *cuda]
-
-
-def open_session(file: Path, *, device: torch.device, threads: int, on_cuda: Sequence[Any] | None = None) -> Any:
-    """Open a session on `threads` CPU threads; on_cuda: see `cuda_providers`.
-
-    Raises `MissingExtraError`, `DeviceError` without CUDA, `ModelError` for a file that is no exported encoder.
-    """
-    cuda = device.type == "cuda"
-    runtime = require("onnxruntime", extra="gpu" if cuda else "cpu")
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.log_severity_level = 4  # errors are raised anyway
-    providers, wanted = [_CPU], list[str]()
-    if cuda:
-        runtime.set_default_logger_severity(3)  # since 1.31 each session warns of a missing plugin
-        _check_active([_CUDA], runtime.get_available_providers())
-        on_cuda = on_cuda or cuda_providers(device.index)
-        providers, wanted = [*on_cuda, _CPU], [name for name, _ in on_cuda]
-    with _running(f"load {file}", retried=False):
-        session = runtime.InferenceSession(
-            str(file), options, providers=providers, disabled_optimizers=None if cuda else _SLOW_ON_CPU
-        )
-    _check_active(wanted, session.get_providers())  # these are active
-    _check_names(file, *([value.name for value in some] for some in (session.get_inputs(), session.get_outputs())))
-    return session
-
-
-def _check_names(file: Path, inputs: Sequence[str], outputs: Sequence[str]) -> None:
-    if set(inputs) != set(INPUTS) or OUTPUT not in outputs:
-        names = f"inputs {', '.join(inputs)} and outputs {', '.join(outputs)}"
-        raise ModelError(f"{file} is not an exported sentence encoder: it has {names}.", hint=_EXPORT_HINT)
-
-
-class OpenVinoSession:
-    """A compiled model with ONNX Runtime's `run`; thread-safe."""
-
-    def __init__(self, compiled: Any) -> None:
-        self.compiled, self._idle = compiled, list[Any]()
-
-    def run(self, outputs: Sequence[str], feeds: Feeds) -> list[Vectors]:
-        """Return the named outputs."""
-        try:
-            request = self._idle.pop()
-        except IndexError:
-            request = self.compiled.create_infer_request()
-        request.infer(feeds, share_inputs=True)
-        arrays = [request.get_tensor(name).data.copy() for name in outputs]
-        self._idle.append(request)
-        return arrays
-
-
-def open_openvino(
-    file: Path, *, precision: str = "fp32", threads: int, streams: int = 1, outputs: Sequence[str] | None = None
-) -> OpenVinoSession:
-    """Open a graph on `threads` CPU threads, for `streams` runs at once, with `outputs` (by default all).
-
-    Raises `MissingExtraError`, `DeviceError` without bf16, `ModelError` for another file.
-    """
-    openvino = require("openvino", extra="openvino")
-    check_precision(precision, torch.device("cpu"))
-    # The default is bfloat16 if the processor has it.
-    options = {"INFERENCE_PRECISION_HINT": "bf16" if precision == "bf16" else "f32"}
-    options |= {"INFERENCE_NUM_THREADS": str(threads), "NUM_STREAMS": str(streams)}
-    with _running(f"load {file}", retried=False, runtime="OpenVINO"):
-        core = openvino.Core()
-        model = core.read_model(str(file))
-        _check_names(file, *([value.get_any_name() for value in some] for some in (model.inputs, model.outputs)))
-        if outputs is not None:
-            model = openvino.Model([model.output(name) for name in outputs], model.get_parameters())
-        return OpenVinoSession(core.compile_model(model, "CPU", options))
-
-
-def _check_active(wanted: Sequence[str], active: Sequence[str]) -> None:
-    for provider in set(wanted).difference(active):
-        raise DeviceError(
-            f"{provider.removesuffix('ExecutionProvider')} was asked for but is not active in ONNX Runtime: it has "
-            f"{', '.join(active)}.",
-            hint=f'Install it with: pip install {_INSTALL[provider]}, or use `device="cpu"`.',
-        )
-
-
-@contextlib.contextmanager
-def _running(task: str = "run the graph", *, retried: bool = True, runtime: str = "ONNX Runtime") -> Iterator[None]:
-    """Convert errors to `ModelError` or `DeviceError`; `retried` leaves out-of-memory errors unchanged."""
-    try:
-        yield
-    except Exception as error:  # the runtime's classes share no base
-        if isinstance(error, ModelError) or (retried and is_out_of_memory(error)):
-            raise
-        message = f"{runtime} cannot {task}: {first_line(error)}."
-        if _GPU_FAILURE.search(str(error)):
-            raise DeviceError(message, hint="Free the GPU's memory, or see `diagnose()`.") from error
-        raise ModelError(message, hint=_EXPORT_HINT) from error
 
 
 def _on_device(array: NDArray[Any], device: torch.device) -> Any:
@@ -279,7 +165,7 @@ class GraphEncoder(SentenceEncoder):
         if len(shape) != 2 or isinstance(shape[0], int) or not isinstance(shape[1], int):
             shown = " × ".join(map(str, shape))
             raise ModelError(
-                f"{file} gives {shown} numbers, not any number of texts × a known width.", hint=_EXPORT_HINT
+                f"{file} gives {shown} numbers, not any number of texts × a known width.", hint=EXPORT_HINT
             )
         self.width = shape[1]
         self._longest = None if reader is None else reader.max_length
@@ -307,7 +193,7 @@ class GraphEncoder(SentenceEncoder):
         ours = path.suffix in (".onnx", ".xml") and runtime_of(path) == cls.runtime and not path.is_dir()
         file = path if ours else find_graph(path, precision, where, cls.runtime)
         if not file.is_file():
-            raise ModelError(f"There is no exported graph {file}.", hint=_EXPORT_HINT)
+            raise ModelError(f"There is no exported graph {file}.", hint=EXPORT_HINT)
         folder = folder_of(file)
         report, reader = check_runnable(file, where, precision), load_reader(folder)
         places = [place for kind, place in read_modules(folder) if kind == "LayerHeads"]
@@ -432,10 +318,10 @@ class GraphEncoder(SentenceEncoder):
 
     def run(self, feeds: Feeds, session: Any = None) -> Vectors:
         """Return vectors (b, out) of one batch of inputs."""
-        with _running(runtime=GRAPH_TITLES[self.runtime]):
+        with running(runtime=GRAPH_TITLES[self.runtime]):
             vectors = self._computed(session or self._session, feeds)
         if vectors.shape != (wanted := (len(feeds[INPUTS[0]]), self.width)):
-            raise ModelError(f"{self.file} gave vectors of shape {vectors.shape}, not {wanted}.", hint=_EXPORT_HINT)
+            raise ModelError(f"{self.file} gave vectors of shape {vectors.shape}, not {wanted}.", hint=EXPORT_HINT)
         return vectors
 
     def prepare(self, ids: Sequence[Sequence[int]]) -> Callable[[], None]:
@@ -465,13 +351,14 @@ class OnnxEncoder(GraphEncoder):
         place = select_device(device)
         # On Hopper, cuDNN needs 60 ms or more to plan each new shape (benchmarks/gpu).
         self.few_shapes = place.type == "cuda"
-        self._on_cuda = on_cuda or cuda_providers(place.index, captured=buckets)
+        on_cuda = on_cuda or cuda_providers(place.index, captured=buckets)
+        self._on_cuda = on_cuda if place.type == "cuda" else ()
         self._buckets, self._turn = buckets, threading.Lock()  # threads would overwrite each other's inputs
         self._held: dict[tuple[int, int], tuple[dict[str, Any], Any, Any, Any]] = {}
         super().__init__(file, reader, device=device, **others)
 
     def _opened(self, threads: int) -> Any:
-        return open_session(self._place, device=self.device, threads=threads, on_cuda=self._on_cuda)
+        return open_session(self._place, threads=threads, on_cuda=self._on_cuda)
 
     def _output_shape(self) -> Sequence[Any]:
         return next(value.shape for value in self._session.get_outputs() if value.name == OUTPUT)
@@ -524,6 +411,7 @@ class OpenVinoEncoder(GraphEncoder):
     runtime = "openvino"
 
     def _opened(self, threads: int) -> OpenVinoSession:
+        check_precision(self.precision, self.device)
         work = {"threads": self.threads, "streams": self.threads // threads}
         return open_openvino(self._place, precision=self.precision, outputs=[OUTPUT], **work)
 
