@@ -85,7 +85,7 @@ def test_looks_at_dev_between_epochs_keep_the_best_also_when_resumed_between_two
     whole, parts, resumed = setup(), setup(), setup()
     state = TrainingRun(*whole, settings, seed=0, evaluate_every=2).train()
     run = TrainingRun(*parts, settings, seed=0, evaluate_every=2)
-    run.train_stage(lambda *_: None, "")
+    run.train_stage()
     run.store(tmp_path / "checkpoint")
     torch.rand(1)  # a new process has drawn other numbers
     again = TrainingRun(*resumed, settings, seed=0, evaluate_every=2).train(checkpoint=tmp_path / "checkpoint")

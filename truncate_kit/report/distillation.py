@@ -51,10 +51,10 @@ def view_distill_result(result: DistillResult) -> View:
             "blocks": lambda row: listed(row.blocks),
             "without training": "untrained",
             "after training": lambda row: max(row.scores),
-            "nearest": lambda row: row.agreement and f"{row.agreement.overlap:.1f} %",
+            "evaluations": lambda row: str(len(row.scores)),
         }
-        title = "Choices of blocks after training on few texts; near-ties are ordered by overlap of nearest texts"
-        rows = sorted(result.tryouts, key=lambda row: (len(row.blocks), -row.score))
+        title = "Choices of blocks, compared early in training; the better half goes on"
+        rows = sorted(result.tryouts, key=lambda row: (len(row.blocks), len(row.scores), -row.score))
         tables.append(Table.of(title, rows, tries, detail=True))
     plots = [_sizes_plot(result)]
     if result.frontier:

@@ -261,14 +261,14 @@ class TrainingRun:
         """
         if checkpoint is not None and checkpoint.exists():
             self.restore(checkpoint)
-        stored = time.monotonic()
-        while self.stage < min(self.stages, stop_after or self.stages) and not self.is_settled():
-            loss = self.train_stage(progress, task)
+        stored, last = time.monotonic(), min(self.stages, stop_after or self.stages)
+        while self.stage < last and not self.is_settled():
+            loss = self.train_stage(progress, task, min(last * self.interval, self.total))
             if stage_done is not None:
                 stage_done(self.stage, loss, self.scores[-1])
             done = min(self.stage * self.interval, self.total)  # steps
             ends_epoch = done // self.steps > (self.stage - 1) * self.interval // self.steps
-            waited = time.monotonic() - stored >= CHECKPOINT_SECONDS
+            waited = self.stage == stop_after or time.monotonic() - stored >= CHECKPOINT_SECONDS
             if checkpoint is not None and (ends_epoch or self.group.agree(waited)):
                 self.store(checkpoint)
                 stored = time.monotonic()
@@ -282,8 +282,11 @@ class TrainingRun:
         """Return whether to stop early."""
         return False
 
-    def train_stage(self, progress: Progress, task: str) -> float:
-        """Train for one stage, score on dev, and keep the weights if best; return the mean loss."""
+    def train_stage(self, progress: Progress = silent, task: str = "training", total: int | None = None) -> float:
+        """Train for one stage, score on dev, and keep the weights if best; return the mean loss.
+
+        total: Steps that `progress` counts to, by default of the whole run.
+        """
         start = time.perf_counter()
         settings = self.settings
         losses = torch.zeros((), device=self.encoder.device)  # read once per stage, to avoid GPU synchronisation
@@ -302,7 +305,7 @@ class TrainingRun:
             self.optimiser.step()
             self.optimiser.zero_grad(set_to_none=True)
             self.decay *= 1 - rate * settings.weight_decay
-            progress(task, step + 1, self.total)
+            progress(task, step + 1, total or self.total)
             if len(norms) == CHECK_EVERY or step == steps[-1]:
                 finite = torch.isfinite(torch.stack(norms))
                 if not finite.all():

@@ -18,14 +18,12 @@ from truncate_kit.core.errors import DataError, LayerOutOfRangeError, ModelError
 from truncate_kit.data.pairs import BUNDLED, load_pairs, split_pairs
 from truncate_kit.data.seen import keys_of, seen_by, unseen
 from truncate_kit.evaluation.graded import evaluate
-from truncate_kit.methods.distill import learning
-from truncate_kit.methods.distill.distilling import best_tryout, distill
+from truncate_kit.methods.distill.distilling import distill
 from truncate_kit.methods.distill.labels import PairLabels
 from truncate_kit.methods.distill.learning import (
     FEWEST_TEXTS,
     AgreementEvaluator,
     TextStore,
-    few_texts,
     held_out_places,
 )
 from truncate_kit.methods.distill.settings import (
@@ -34,7 +32,6 @@ from truncate_kit.methods.distill.settings import (
     DistillResult,
     DistillSettings,
     HeldOutScores,
-    LeanModel,
     expected_loss,
     more_texts,
 )
@@ -47,7 +44,7 @@ from truncate_kit.training.examples import PairEvaluator
 from truncate_kit.training.queries import RetrievalEvaluator
 
 pytestmark = pytest.mark.usefixtures("no_graphs")
-SHORT = DistillSettings(batch_size=16, learning_rate=1e-3, held_out=200)
+SHORT = DistillSettings(batch_size=8, learning_rate=1e-3, held_out=200)
 FEW = replace(SHORT, held_out=42)
 TINY_TEXTS = made_texts(FEWEST_TEXTS + 10)  # some are held out by their pairs
 SOME = ["a dog runs over the grass", "two people sit at a table"]
@@ -222,49 +219,32 @@ def test_a_size_shows_what_learned_best_in_earlier_runs(encoder, tmp_path):
     assert row.interval == before.interval is not None
 
 
-def test_of_the_leading_choices_the_one_that_learns_best_from_few_texts_is_taken(learned):
-    _, result = learned
+def test_of_the_leading_choices_the_one_that_learns_best_goes_on(learned):
+    folder, result = learned
     leading = [blocks for blocks, _ in result.search.leading if len(blocks) == 2]
     assert leading[0] == next(blocks for blocks, _ in result.search.best if len(blocks) == 2)
-    assert [one.blocks for one in result.tryouts] == leading
     assert len(leading) == 4
-    assert result.chosen == best_tryout(result.tryouts).blocks
-    assert all(max(one.scores) > one.untrained for one in result.tryouts)
-    assert result.student.untrained == next(o.untrained for o in result.tryouts if o.blocks == result.chosen)
-    agreement = result.tryouts[0].agreement
-    worse = LeanModel(blocks=(1, 2), score=98.3, agreement=replace(agreement, overlap=61.0, low=97.5))
-    better = LeanModel(blocks=(3, 4), score=97.5, agreement=replace(agreement, overlap=61.04, low=97.0))
-    assert best_tryout((better, worse)) is better  # within the interval of the other one, and nearer
-    assert best_tryout((better, replace(worse, agreement=replace(agreement, low=97.6)))).blocks == (1, 2)
-    assert best_tryout([replace(one, agreement=None) for one in (better, worse)]).blocks == (1, 2)
+    first, then = (
+        sorted((one for one in result.tryouts if len(one.scores) == stage), key=lambda one: -one.score)
+        for stage in (2, 4)
+    )
+    assert {one.blocks for one in first} == {*leading}
+    assert {one.blocks for one in then} == {one.blocks for one in first[:2]}
+    assert result.chosen == then[0].blocks
+    assert result.student.scores[:4] == then[0].scores
+    assert then[0].scores[:2] == next(one.scores for one in first if one.blocks == result.chosen)
+    assert [*folder.rglob("*.checkpoint")] == []
 
 
-def test_of_the_leading_choices_one_is_chosen_from_long_texts_too(encoder, tmp_path, monkeypatch):
-    tokens = 9
-    monkeypatch.setattr(learning, "FEW_TOKENS", tokens)  # the tiny model reads at most 40, fewer than the constant
-    more = made_texts(len(TINY_TEXTS), seed=1)
-    long = [f"{one} {other} the cat sat on the mat" for one, other in zip(TINY_TEXTS, more, strict=True)]
-    assert min(map(len, encoder.token_ids(long))) > tokens
-    result = lean_of(encoder, long, tmp_path, FEW, blocks="2")
-    assert len(result.tryouts) == 3
-    assert result.chosen == best_tryout(result.tryouts).blocks
-    store = TextStore(tmp_path / "distillation/texts")
-    cut, places = few_texts(encoder, store, np.arange(len(store)))
-    assert len(places) == len(store) // 10
-    assert set(cut.lengths()) == {tokens}
-    assert cut.ids(3) == [*store.ids(3)[: tokens - 1], store.ids(3)[-1]]
-    expected = encoder.encode_ids([cut.ids(3)])[0]
-    torch.testing.assert_close(cut.vectors_at([3])[0], expected, atol=2e-3, rtol=2e-3)
-
-
-def test_a_killed_run_ends_with_the_same_model(full, texts, learned, tmp_path):
+@pytest.mark.parametrize("stop", [5, 14])  # while subsets are tried out, and after that
+def test_a_killed_run_ends_with_the_same_model(full, texts, learned, tmp_path, stop):
     out, result = learned
     steps = 0
 
     def dying(task, done, total):
         nonlocal steps
-        steps += "learning" in task
-        if steps == 10:
+        steps += "blocks (" in task
+        if steps == stop:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

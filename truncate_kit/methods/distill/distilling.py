@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError, counted, lasting
@@ -34,14 +33,12 @@ from truncate_kit.methods.distill.learning import (
     TaughtTexts,
     TextStore,
     add_vectors,
-    few_texts,
     held_out_places,
     store_texts,
     student_run,
     teacher_of,
 )
 from truncate_kit.methods.distill.settings import (
-    EVALUATIONS,
     LOWEST_TAUGHT,
     TIMING_SECONDS,
     Blocks,
@@ -56,6 +53,7 @@ from truncate_kit.methods.distill.settings import (
     megabytes_of,
     merged_graphs,
     needed_agreement,
+    races,
     within_limit,
 )
 from truncate_kit.methods.distill.subsets import announce_sizes, check_blocks, is_held, search_subsets
@@ -266,7 +264,7 @@ class Distillation:
     def help(self) -> None:
         """Train jointly with the leading process."""
         while (order := self.group.agree(None)) is not None:
-            self._taught(order[0], few=order[1])
+            self._taught(*order)
 
     def _saved(self, student: LeanModel) -> tuple[Encoder, VocabularyCut | None, LeanModel]:
         """Return the model to save, its vocabulary cut, and its row, measured without the report's words."""
@@ -340,10 +338,9 @@ class Distillation:
             for row in rows
         ]
 
-    def _scored(self, row: LeanModel, blocks: Blocks, score: float | None = None) -> LeanModel:
+    def _scored(self, row: LeanModel, blocks: Blocks) -> LeanModel:
         model = self._view(blocks)
-        if score is None:
-            score = self.evaluator.score(model)[0]
+        score = self.evaluator.score(model)[0]
         ends = None if self.by_agreement else self.evaluator.interval_of(model.encode_ids(self.evaluator.texts()))
         return replace(row, blocks=blocks, score=score, untrained=score, interval=ends)
 
@@ -367,17 +364,19 @@ class Distillation:
         return (held[-1] if held else max(tried, key=lambda row: (row.score, -len(row.blocks)))).blocks
 
     def _settled(self, row: LeanModel) -> LeanModel:
-        """Replace the row's blocks by the best of the leading subsets after training on few texts.
+        """Replace the row's blocks by the leading subset that learns best; the others stop learning early.
 
-        Untrained scores mislead: in all-MiniLM-L6-v2 blocks 5 and 6 lead, 1 and 6 when trained.
+        Of two blocks of all-MiniLM-L6-v2, 5 and 6 score best untrained, 1 and 6 after training.
         """
-        leading = [one for one in self._search.leading if len(one[0]) == len(row.blocks)]
-        if len(self.budget.named_blocks or ()) == len(row.blocks) or len(leading) < 2 or self._few is None:
-            return self._scored(row, row.blocks)
-        # Score on all texts, as for trained models.
-        leading = [(blocks, self.evaluator.score(self._view(blocks))[0]) for blocks, _ in leading]
-        best = best_tryout([self._try_out(*one) for one in leading])
-        return self._scored(row, best.blocks, best.untrained)
+        leading = [blocks for blocks, _ in self._search.leading if len(blocks) == len(row.blocks)]
+        for stage in races(len(self.learned_from)):
+            if len(leading) > 1:
+                rows = sorted((self._try_out(blocks, stage) for blocks in leading), key=lambda one: -one.score)
+                half = -(-len(rows) // 2)
+                leading = [one.blocks for one in rows[:half]]
+                for dropped in rows[half:]:
+                    self.runs.remove_checkpoints(run_name(dropped.blocks))
+        return self._scored(row, leading[0])
 
     def _after_learning(self, row: LeanModel, students: Sequence[LeanModel], chosen: Blocks) -> LeanModel:
         """Return the size's best stored student, or the chosen one."""
@@ -481,17 +480,19 @@ class Distillation:
         """Return stored rows; prefix: `blocks` (trained on all texts) or `tryout`."""
         return [row for name, row in self.runs.all(LeanModel).items() if name.startswith(prefix)]
 
-    def _try_out(self, blocks: Blocks, untrained: float) -> LeanModel:
-        name = f"tryout-{run_name(blocks)}"
+    def _try_out(self, blocks: Blocks, stage: int) -> LeanModel:
+        """Return the student's row after `stage` evaluations; `learn` continues its checkpoint."""
+        name = f"tryout{stage}-{run_name(blocks)}"
         if (known := self.runs.read(name, LeanModel)) is not None:
             return known
-        self.group.agree((blocks, True))
-        student, run = self._taught(blocks, few=True)
-        best, agreement = max(run.scores), None
-        if isinstance(self.evaluator, AgreementEvaluator):
-            agreement = self.evaluator.agreement(student if best >= untrained else self._view(blocks))
-        row = LeanModel(blocks=blocks, score=max(untrained, best), untrained=untrained)
-        return self.runs.write(name, replace(row, scores=(best,), agreement=agreement))
+        if (learned := self.runs.read(run_name(blocks), LeanModel)) is not None:
+            scores = learned.scores
+        else:
+            self.group.agree((blocks, stage))
+            scores = tuple(self._taught(blocks, stage)[1].scores)
+        untrained, scores = self.evaluator.score(self._view(blocks))[0], scores[:stage]  # a killed run may have more
+        row = LeanModel(blocks=blocks, score=max(untrained, *scores), untrained=untrained, scores=scores)
+        return self.runs.write(name, row)
 
     def learn(self, blocks: Blocks, *, weights: bool = False) -> LeanModel:
         """Return the student's row; train unless it (and, with `weights`, those) are stored."""
@@ -502,8 +503,8 @@ class Distillation:
         if len(blocks) == self.teacher.depth and self.by_agreement:
             whole = LeanModel(blocks=blocks, score=100.0, agreement=self.report.agreement(self.teacher))
             return self.runs.write_encoder(name, whole, keep(self.encoder, blocks))
-        self.group.agree((blocks, False))
-        student, run = self._taught(blocks, few=False)
+        self.group.agree((blocks, None))
+        student, run = self._taught(blocks)
         best = max(run.scores)
         if not self.by_agreement:  # training on a worse layer can lower the score
             untrained_student = keep(self.encoder, blocks)
@@ -513,36 +514,19 @@ class Distillation:
         row = LeanModel(blocks=blocks, score=best, scores=tuple(run.scores), agreement=agreement)
         return self.runs.write_encoder(name, replace(row, steps=steps, seconds=run.seconds), student)
 
-    def _taught(self, blocks: Blocks, *, few: bool) -> tuple[Encoder, StudentRun]:
+    def _taught(self, blocks: Blocks, stop_after: int | None = None) -> tuple[Encoder, StudentRun]:
         student, full = keep(self.encoder, blocks), (self.encoder, blocks)
-        taught = self.texts, self.learned_from
         settings = replace(self.settings, learning_rate=self._rate(blocks))
-        evaluations, checkpoint = EVALUATIONS, self.runs.checkpoint(run_name(blocks))
-        if few and self._few is not None:
-            settings = replace(self.settings, epochs=1)  # few steps need the usual rate
-            evaluations, checkpoint, taught = 1, None, self._few
-        examples = TaughtTexts(*taught, settings, full, self.group)
-        run = student_run(student, examples, self.evaluator, settings, self.group, evaluations=evaluations)
-        task = f"{counted(len(blocks), 'block')} ({listed(blocks)}) {'tried out' if few else 'learning'}"
-        run.train(checkpoint=checkpoint, progress=self.progress, task=task)
+        examples = TaughtTexts(self.texts, self.learned_from, settings, full, self.group)
+        run = student_run(student, examples, self.evaluator, settings, self.group)
+        task = f"{counted(len(blocks), 'block')} ({listed(blocks)}) {'learning' if stop_after is None else 'tried out'}"
+        checkpoint = self.runs.checkpoint(run_name(blocks))
+        run.train(checkpoint=checkpoint, stop_after=stop_after, progress=self.progress, task=task)
         return student, run
-
-    @cached_property
-    def _few(self) -> tuple[TextStore, NDArray[np.int64]] | None:
-        return few_texts(self.teacher, self.texts, self.learned_from)
 
     def _rate(self, blocks: Blocks) -> float:
         depth = self.teacher.depth
         return self.settings.rate(self.encoder.width, left_out=(depth - len(blocks)) / depth)
-
-
-def best_tryout(tryouts: Sequence[LeanModel]) -> LeanModel:
-    """Return the best tryout by score; without labels, by overlap within the best interval."""
-    first = max(tryouts, key=lambda row: row.score)
-    if first.agreement is None:
-        return first
-    alike = [row for row in tryouts if row.agreement and row.score >= first.agreement.low]
-    return max(alike, key=lambda row: row.agreement.overlap if row.agreement else 0.0, default=first)
 
 
 def find_aim(

@@ -1,6 +1,5 @@
 """Store texts with the full model's vectors, measure agreement with these vectors, and train students on them."""
 
-import copy
 import hashlib
 import importlib.util
 import json
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,7 +38,6 @@ from truncate_kit.export.runtime import Chunk, EncodingWork, GraphEncoder, load_
 from truncate_kit.methods.distill.settings import (
     AMONG,
     EVALUATIONS,
-    FEW_TEXTS,
     LOWEST_TAUGHT,
     NEAR,
     Agreement,
@@ -55,7 +53,6 @@ from truncate_kit.training.settings import TrainingSettings
 
 FOLDER = Path("distillation") / "texts"  # in a workspace
 FEWEST_TEXTS = 200
-FEW_TOKENS = 64
 CHUNK = 4096  # texts encoded at a time
 VECTORS_FILE = "vectors.bin"
 HALF = VectorFormat(precision="float16")
@@ -123,14 +120,6 @@ class TextStore:
     def vectors_at(self, places: Sequence[int]) -> Tensor:
         """Return float32 vectors (b, out)."""
         return torch.from_numpy(np.asarray(self.vectors[places], dtype=np.float32))
-
-    def shortened(self, encoder: Encoder, places: NDArray[np.int64], tokens: int) -> Self:
-        """Return an in-memory store of texts at ascending `places`, cut to `tokens`; its `read` does not work."""
-        rows, cut = [encoder.reader.shortened(row, tokens) for row in self.ids_at(places)], copy.copy(self)
-        cut.vectors = encoder.encode_ids(rows).numpy().astype(np.float16)
-        cut._tokens, cut._ends = np.concatenate(rows).astype(np.int32), np.cumsum([len(row) for row in rows])
-        cut.num_queries = int((places < self.num_queries).sum())
-        return cut
 
     def read(self, places: Collection[int]) -> list[str]:
         """Read the texts at `places` in the order of the file, without prompts."""
@@ -283,24 +272,6 @@ def held_out_places(
     order = np.random.default_rng(settings.seed).permutation(number)
     held = held_out_number(number, settings)
     return order[: held // 2], order[held // 2 : held], order[held:]
-
-
-def few_texts(
-    encoder: Encoder, texts: TextStore, places: NDArray[np.int64]
-) -> tuple[TextStore, NDArray[np.int64]] | None:
-    """Return a store and the places of a few short texts in it, in random order; needs ten.
-
-    If they are too few, others are truncated.
-    """
-    number = min(FEW_TEXTS, len(places) // 10)
-    if not number:
-        return None
-    is_short = texts.lengths()[places] <= FEW_TOKENS
-    short = places[is_short][:number]
-    if len(short) == number:
-        return texts, short
-    chosen = np.sort(np.concatenate([short, places[~is_short][: number - len(short)]]))  # queries stay first
-    return texts.shortened(encoder, chosen, FEW_TOKENS), np.arange(number)
 
 
 def teacher_of(encoder: Encoder, layer: int | None) -> Encoder:
@@ -471,15 +442,13 @@ def student_run(
     evaluator: Evaluator,
     settings: DistillSettings,
     group: Group = ALONE,
-    *,
-    evaluations: int = EVALUATIONS,
 ) -> StudentRun:
-    """Return the run that trains `student` in place, with `evaluations` per epoch."""
+    """Return the run that trains `student` in place."""
     if not settings.train_embeddings:
         for path in student.family.embeddings.split(","):
             student.backbone.get_submodule(path).requires_grad_(False)
     same = {name: getattr(settings, name) for name in ("epochs", "batch_size", "warmup", "precision")}
     training = TrainingSettings(**same, learning_rate=settings.rate(student.width))
     steps = -(-len(examples) // settings.batch_size)
-    every = max(1, -(-steps // evaluations))
+    every = max(1, -(-steps // EVALUATIONS))
     return StudentRun(student, examples, evaluator, training, seed=settings.seed, evaluate_every=every, group=group)

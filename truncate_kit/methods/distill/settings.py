@@ -36,8 +36,7 @@ _HELD_OUT, _LAYER = Bounds(4), Bounds(LOWEST_TAUGHT)
 MEASURED_WIDTH, MEASURED_RATE, HIGHEST_RATE = 384, 5e-4, 1e-3
 NEARLY_ALL = 0.25  # share of removed blocks
 EVALUATIONS = 20  # per epoch
-FEW_TEXTS = 2000  # to try subsets on
-LEADING = 4  # subsets kept per size
+LEADING, FEWEST_RACED = 4, 2000  # subsets of each size that training compares, and after how many texts
 BEAM, SEARCHED_TEXTS = 24, 100  # subsets of each size that a search scores, and texts that it scores them on
 TIMING_SECONDS, STARTING_SECONDS, GRAPHS_SECONDS = 10.0, 20.0, 90.0
 NO_LOSS, PER_POINT = 5.0, 2.9
@@ -205,7 +204,7 @@ class LeanModel(Result):
     score: float  # points; after training, if trained; in the search, if only searched
     untrained: float | None = None  # score before training; not for graphs
     scores: tuple[float, ...] = ()  # at each evaluation in training
-    agreement: Agreement | None = None  # on the report texts; for tryouts, on the selection texts
+    agreement: Agreement | None = None  # on the report texts
     steps: int = 0
     seconds: float = 0.0  # training and evaluation
     precision: Precision = "fp32"  # in ONNX Runtime if `dims` is set, else in torch
@@ -296,7 +295,7 @@ class DistillResult(Result):
     learning_rate: float  # peak
     texts: dict[str, int]
     search: SubsetSearch
-    tryouts: tuple[LeanModel, ...]  # trained on few texts
+    tryouts: tuple[LeanModel, ...]  # the leading subsets after each `race`
     candidates: tuple[LeanModel, ...]  # best of each number of blocks, the full model last
     chosen: Blocks
     holds: bool
@@ -344,6 +343,15 @@ def held_out_number(texts: int, settings: DistillSettings) -> int:
     return max(2 * AMONG, min(settings.held_out, texts // 10))
 
 
+def races(texts: int) -> tuple[int, int]:
+    """Return after how many evaluations half of the leading subsets go on, and then the best one.
+
+    A tenth and a fifth of an epoch; half of it with many texts. Successive halving (arXiv:1502.07943).
+    """
+    first = 1 if texts >= EVALUATIONS * FEWEST_RACED else 2
+    return first, 2 * first
+
+
 def numbers_scored(depth: int, smallest: int, beam: int = BEAM) -> dict[int, int]:
     """Count the subsets of each size that a search scores."""
     return {
@@ -386,7 +394,7 @@ def expected_seconds(
 ) -> dict[str, float]:
     """Estimate each part of a distillation; block: seconds of one block for one text."""
     held = held_out_number(texts, settings)
-    learned, judged, few = texts - held, held / 2, min(FEW_TEXTS, (texts - held) // 10)
+    learned, judged = texts - held, held / 2
     sizes, smallest = [depth / 2] * (depth - 1).bit_length(), 1  # of a binary search
     if budget.within is None:
         smallest = budget.number or (depth - 1 if budget.speedup is None else max(1, int(depth / budget.speedup)))
@@ -397,13 +405,13 @@ def expected_seconds(
         if named
         else SEARCHED_TEXTS * sum(n * (size + 1) / 2 for size, n in numbers_scored(depth, smallest).items())
     )
-    tried = 0 if named else LEADING * (LEARNING * few + judged)
-    taught = settings.epochs * (LEARNING * learned + EVALUATIONS * judged)
+    lost = 0 if named else LEADING * races(learned)[0] / EVALUATIONS
+    taught = (settings.epochs + lost) * (LEARNING * learned + EVALUATIONS * judged)
     return {
         "starting and saving": STARTING_SECONDS,
         "encoding": block * texts * depth,
         "searching": block * searched,
-        "learning": block * sum(sizes) * (tried + taught),
+        "learning": block * sum(sizes) * taught,
         "timing": TIMING_SECONDS,
         **({"measuring graphs": GRAPHS_SECONDS} if settings.frontier else {}),
     }

@@ -177,8 +177,6 @@ class TrialWork:
         """
 
         def progress(task: str, done: int, total: int) -> None:
-            if isinstance(order, TrialOrder) and order.stop_after and task == order.task:
-                total = max(1, total * order.stop_after // order.epochs)
             send((task, done, total))
 
         if not isinstance(order, TrialOrder):
