@@ -219,7 +219,7 @@ class Pairs(Result):
     """Graded pairs, or queries and documents."""
 
     data: str | None = setting(
-        None, "Pairs (path, hub name) or retrieval folder; default: last used (distill: none).", DATA
+        None, "Pairs (path, hub name) or retrieval folder; by default the last used (compress, distill: none).", DATA
     )
     columns: tuple[str, ...] | None = setting(
         None, "Columns, if not recognized by their names.", DATA, parse=names, metavar="FIRST,SECOND,SCORE"
@@ -311,7 +311,7 @@ class Push(Result):
         check_hub_name(self.push_to)
 
     def upload(self, folder: Path) -> str | None:
-        """Upload the folder if `push_to` is set; return its address."""
+        """Upload the folder if `push_to` is set; return a sentence with its address and commit."""
         if self.push_to is None:
             return None
         from truncate_kit.export.exporting import push_folder

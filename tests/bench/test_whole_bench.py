@@ -129,7 +129,10 @@ def test_a_report_names_the_pairs_of_its_scores(duo, report, tmp_path):
     result.write(tmp_path / "bench.json")
     assert BenchReport.read(tmp_path / "bench.json") == result
     own = replace(result, **scored_fields(named("set/test", pairs)))
-    assert (own.covers(result), result.covers(own)) == (True, False)  # scores on bundled pairs do not replace others
+    assert (own.may_replace(result), result.may_replace(own)) == (
+        True,
+        False,
+    )  # scores on bundled pairs do not replace others
 
 
 def test_a_bench_that_measured_less_replaces_none_that_measured_more(report, tmp_path):
@@ -145,7 +148,7 @@ def test_a_bench_that_measured_less_replaces_none_that_measured_more(report, tmp
         replace(report, timings=(replace(one, sentences=one.sentences - 1), *report.timings[1:])),
         replace(report, contestants=tuple(replace(row, score=None) for row in report.contestants)),
     ):
-        assert (less.covers(report), report.covers(less)) == (False, True)
+        assert (less.may_replace(report), report.may_replace(less)) == (False, True)
         assert file_for(less, place) == tmp_path / "bench-2.json"
         retrained = tuple(replace(row, weights_sha256="new") for row in less.models)
         assert file_for(replace(less, models=retrained), place) == place

@@ -52,9 +52,9 @@ def test_scores_of_other_weights_are_replaced_whatever_they_measured():
     row = Score(task="first", values={}, size=(1,))
     once = SuiteReport(suite="sts", model="m", runtime="torch", title="", rows=(row,), sha256="a")
     more = replace(once, rows=(replace(row, size=(2,)),))
-    assert not once.covers(more)
-    assert not replace(once, model="another", sha256="b").covers(more)
-    assert replace(once, sha256="b").covers(more)
+    assert not once.may_replace(more)
+    assert not replace(once, model="another", sha256="b").may_replace(more)
+    assert replace(once, sha256="b").may_replace(more)
 
 
 def test_means_are_those_of_scores_that_every_task_has():

@@ -270,8 +270,8 @@ class LayerProfile(Result):
         """Return the last block before each layer, numbered as in the full model; 0 for the embeddings."""
         return (0, *(range(1, self.depth + 1) if self.kept_blocks is None else self.kept_blocks))
 
-    def covers(self, other: Self) -> bool:
-        """Return whether `other` has another model or texts, or no more data than this profile."""
+    def may_replace(self, other: Self) -> bool:
+        """Return whether `other` is of another model or other texts, or of no more data than this profile."""
         subjects = [(row.encoder_digest, row.kept_blocks, row.texts_digest) for row in (self, other)]
         amounts = [(row.num_texts, row.num_pairs, row.num_queries) for row in (self, other)]
         return subjects[0] != subjects[1] or all(mine >= theirs for mine, theirs in zip(*amounts, strict=True))

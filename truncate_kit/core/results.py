@@ -145,7 +145,7 @@ class Result:
         """Return the model's name, and the digest of its weights if known."""
         return "", None
 
-    def covers(self, other: Self) -> bool:
+    def may_replace(self, other: Self) -> bool:
         """Tell if this has all measurements of `other` in no smaller amounts, or new weights."""
         (name, mine), (same, theirs) = self.measured_model(), other.measured_model()
         ours = dict(self.amounts())
@@ -225,9 +225,9 @@ def _warn_once(message: str) -> None:
 
 
 def file_for(report: Result, path: Path) -> Path:
-    """Return the first of path, path-2, … that is free or that `report` covers."""
+    """Return the first of path, path-2, … that is free or that `report` may replace."""
     number, place = 1, path
-    while (earlier := report.read_if_whole(place)) is not None and not report.covers(earlier):
+    while (earlier := report.read_if_whole(place)) is not None and not report.may_replace(earlier):
         number += 1
         place = path.with_name(f"{path.stem}-{number}{path.suffix}")
     return place

@@ -125,7 +125,7 @@ def _check_finite(scores: Sequence[float], source: str) -> None:
 
 
 def check_ranks(scores: Sequence[float], source: str = "The set") -> None:
-    """Raise `DataError` for fewer than three scores or two distinct ones, and unless all are finite."""
+    """Raise `DataError` unless all scores are finite, there are three or more, and two differ."""
     _check_finite(scores, source)
     if len(scores) < 3 or len(set(scores)) < 2:
         raise DataError(

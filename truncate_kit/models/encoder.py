@@ -124,7 +124,7 @@ def padded(rows: Sequence[Sequence[int]], padding: int, length: int | None = Non
 class BlockLinear(nn.Module):
     """Apply a separate linear layer to the states of each block.
 
-    runs: Input width, output width and number of blocks, per run of consecutive blocks of equal size.
+    runs: Of each group of equal consecutive blocks, input width, output width and number of blocks.
     """
 
     def __init__(self, runs: Sequence[tuple[int, int, int]], generator: torch.Generator | None = None) -> None:

@@ -25,7 +25,7 @@ class Family:
     item_of: Callable[[PretrainedConfig], list[int]] | None = None
     # Path of the norm after the last block, applied at every layer.
     final_norm: str | None = None
-    # Comma-separated modules that the TMFT paper counts besides blocks.
+    # Comma-separated modules that the TMFT paper counts besides blocks, and that `distill` freezes.
     embeddings: str = "embeddings"
     # Head over CLS, unused by sentence embeddings.
     pooler: str | None = None
@@ -150,7 +150,7 @@ def _keep_scaling(config: PretrainedConfig, blocks: Sequence[int]) -> None:
 
 
 _ROBERTA: dict[str, Any] = {"pooler": "pooler", "position_offset": _after_padding, "recipe": "roberta"}
-_ROTARY: dict[str, Any] = {
+_ROTARY_DECODER: dict[str, Any] = {
     "blocks": "layers",
     "final_norm": "norm",
     "embeddings": "embed_tokens",
@@ -180,11 +180,11 @@ _ROWS = (
     Family(name="gte", blocks="layers", fused_attention=False),
     Family(name="gpt2", blocks="h", final_norm="ln_f", embeddings="wte,wpe", decoder=True, fused_attention=False,
            keep_blocks=_keep_scaling),
-    Family(name="qwen2", **_ROTARY, keep_blocks=_keep_window),
-    Family(name="qwen3", **_ROTARY, keep_blocks=_keep_window),
-    Family(name="llama", **_ROTARY),
-    Family(name="mistral", **_ROTARY),
-    Family(name="gemma3_text", **_ROTARY, lowest_layer=1),
+    Family(name="qwen2", **_ROTARY_DECODER, keep_blocks=_keep_window),
+    Family(name="qwen3", **_ROTARY_DECODER, keep_blocks=_keep_window),
+    Family(name="llama", **_ROTARY_DECODER),
+    Family(name="mistral", **_ROTARY_DECODER),
+    Family(name="gemma3_text", **_ROTARY_DECODER, lowest_layer=1),
 )  # fmt: skip
 
 FAMILIES: dict[str, Family] = {row.name: row for row in _ROWS}

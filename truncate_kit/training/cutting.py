@@ -16,7 +16,7 @@ class CutResult(Result):
     """Sizes of a model before and after a cut."""
 
     model: str
-    layer: int  # kept blocks
+    layer: int  # number of kept blocks
     depth: int  # blocks of the full model
     parameters: int  # of the cut model, pooler excluded
     full_parameters: int  # of the full model, pooler excluded

@@ -179,12 +179,12 @@ class Distillation:
         self.settings, self.budget, self.labels, self.vocabulary = settings, budget, labels, vocabulary
         self.group, self.progress = group, progress
         self.choosing, self.reporting, self.learned_from = held_out_places(len(self.texts), settings)
-        self.report, by_agreement = (
+        self.reporter, agreement_evaluator = (
             AgreementEvaluator(self.texts.ids_at(places), self.texts.vectors_at(places.tolist()))
             for places in (self.reporting, self.choosing)
         )
         judge = None if labels is None else labels.judge(encoder)
-        self.by_agreement, self.evaluator = judge is None, judge or by_agreement
+        self.by_agreement, self.evaluator = judge is None, judge or agreement_evaluator
         self.metric, self.full_score = settings.agreement, 100.0
         self._every = tuple(range(1, encoder.depth + 1))
         if labels is not None and judge is not None:
@@ -208,7 +208,7 @@ class Distillation:
         labels, candidates = self.labels, self._sizes()
         chosen = self._choose(candidates)
         whole = self.learn(chosen, weights=True)
-        self.group.agree(None)  # ends `help` in the other processes
+        self.group.agree(None)  # ends `follow` in the other processes
         lean, words, student = self._saved(whole)
         students = [student if row.blocks == chosen else row for row in self._recorded("blocks")]
         frontier, covered = self._frontier(chosen)
@@ -261,13 +261,16 @@ class Distillation:
         self.runs.forget_weights({run_name(chosen)})
         return result
 
-    def help(self) -> None:
+    def follow(self) -> None:
         """Train jointly with the leading process."""
         while (order := self.group.agree(None)) is not None:
             self._taught(*order)
 
     def _saved(self, student: LeanModel) -> tuple[Encoder, VocabularyCut | None, LeanModel]:
-        """Return the model to save, its vocabulary cut, and its row, measured without the report's words."""
+        """Return the model to save, its vocabulary cut, and its row.
+
+        The row's agreement is that after a cut that did not see the report texts.
+        """
         lean = self.runs.encoder(run_name(student.blocks), self.encoder.device)
         if self.vocabulary is None:
             return lean, None, student
@@ -277,7 +280,7 @@ class Distillation:
         reported = frozenset(self.texts.read(reporting))
         measured = keep_words(lean, [text for text in self.vocabulary if text not in reported])
         vectors = measured.encode_ids(self.texts.ids_for(measured, reporting))
-        return *cut_vocabulary(lean, self.vocabulary), replace(student, agreement=self.report.agreement_of(vectors))
+        return *cut_vocabulary(lean, self.vocabulary), replace(student, agreement=self.reporter.agreement_of(vectors))
 
     @cached_property
     def _search(self) -> SubsetSearch:
@@ -316,14 +319,14 @@ class Distillation:
             blocks=blocks,
             score=score,
             pace=1e9 / operations(self.encoder, len(blocks), length),
-            megabytes=megabytes_of(self._view(blocks).num_parameters - spared),
+            megabytes=megabytes_of(self._untrained(blocks).num_parameters - spared),
         )
 
     def _timed(self, rows: Iterable[LeanModel], chosen: Blocks) -> list[LeanModel]:
         """Time the chosen beside the full model."""
         name = f"timed-{timed_on(self.encoder)}-{run_name(chosen)}"
         if (measured := self.searches.read(name, Measured)) is None:
-            ids, models = self.texts.ids_at(self.choosing[:TIMED_TEXTS]), (self._view(chosen), self.encoder)
+            ids, models = self.texts.ids_at(self.choosing[:TIMED_TEXTS]), (self._untrained(chosen), self.encoder)
             runs = [partial(model.encode_ids, ids) for model in models]
             timed = side_by_side(runs, len(ids), reference=-1, progress=self.progress)
             both = (
@@ -331,15 +334,14 @@ class Distillation:
                 for blocks, (rate, ends) in zip((chosen, self._every), timed, strict=True)
             )
             measured = self.searches.write(name, Measured(rows=tuple(both)))
-        known = {row.blocks: row for row in measured.rows}
-        same = ("texts_per_second", "speedup_interval")
-        return [
-            replace(row, **{name: getattr(known[row.blocks], name) for name in same}) if row.blocks in known else row
-            for row in rows
-        ]
+        known: dict[Blocks, dict[str, Any]] = {
+            row.blocks: {"texts_per_second": row.texts_per_second, "speedup_interval": row.speedup_interval}
+            for row in measured.rows
+        }
+        return [replace(row, **known.get(row.blocks, {})) for row in rows]
 
     def _scored(self, row: LeanModel, blocks: Blocks) -> LeanModel:
-        model = self._view(blocks)
+        model = self._untrained(blocks)
         score = self.evaluator.score(model)[0]
         ends = None if self.by_agreement else self.evaluator.interval_of(model.encode_ids(self.evaluator.texts()))
         return replace(row, blocks=blocks, score=score, untrained=score, interval=ends)
@@ -394,10 +396,11 @@ class Distillation:
     def _frontier(self, chosen: Blocks) -> tuple[tuple[LeanModel, ...], float | None]:
         """Return all measured graphs and `Measured.covered`.
 
-        With `frontier`, first measure new students that have weights. Otherwise, the chosen model must be known.
+        With `frontier`, first measure new students that have weights. Without, return stored measurements if they
+        include `chosen`, else none.
         """
-        place = f"graphs-{timed_on(self.encoder)}-"
-        measured = [one for name, one in self.runs.all(Measured).items() if name.startswith(place)]
+        prefix = f"graphs-{timed_on(self.encoder)}-"
+        measured = [one for name, one in self.runs.all(Measured).items() if name.startswith(prefix)]
         known = {row.blocks for one in measured for row in one.rows}
         if not self.settings.frontier and chosen not in known:
             return (), None
@@ -407,7 +410,7 @@ class Distillation:
             encoders = [(self._every, self.encoder)]
             for blocks in sorted(new, key=len, reverse=True):
                 encoders.append((blocks, self.runs.encoder(run_name(blocks), self.encoder.device)))
-            measured.append(self.runs.write(place + run_name(new[0]), self._measure_graphs(encoders)))
+            measured.append(self.runs.write(prefix + run_name(new[0]), self._measure_graphs(encoders)))
         return merged_graphs(measured), measured[-1].covered
 
     def _measure_graphs(self, encoders: Sequence[tuple[Blocks, Encoder]]) -> Measured:
@@ -416,7 +419,7 @@ class Distillation:
         Float layers of int8 graphs are chosen by the full model's cosines. Vectors with the training texts' pieces
         come from the graph with all words.
         """
-        texts, evaluator, report = self.texts, self.evaluator, self.report
+        texts, evaluator, report = self.texts, self.evaluator, self.reporter
         held_out = np.concatenate([self.choosing, self.reporting])
         learned = {piece for place in self.learned_from.tolist() for piece in texts.ids(place)}
         all_words = int(self.encoder.backbone.config.vocab_size)
@@ -472,7 +475,7 @@ class Distillation:
             covered=100 * float(np.mean([learned.issuperset(row) for row in texts.ids_at(held_out)])),
         )
 
-    def _view(self, blocks: Blocks) -> Encoder:
+    def _untrained(self, blocks: Blocks) -> Encoder:
         """Return the untrained model of these blocks, sharing the full model's weights."""
         return keep(self.encoder, blocks, copy_weights=False)
 
@@ -490,7 +493,8 @@ class Distillation:
         else:
             self.group.agree((blocks, stage))
             scores = tuple(self._taught(blocks, stage)[1].scores)
-        untrained, scores = self.evaluator.score(self._view(blocks))[0], scores[:stage]  # a killed run may have more
+        scores = scores[:stage]  # a killed run may have more
+        untrained = self.evaluator.score(self._untrained(blocks))[0]
         row = LeanModel(blocks=blocks, score=max(untrained, *scores), untrained=untrained, scores=scores)
         return self.runs.write(name, row)
 
@@ -501,7 +505,7 @@ class Distillation:
         if known is not None and (self.runs.has_weights(name) or not weights):
             return known
         if len(blocks) == self.teacher.depth and self.by_agreement:
-            whole = LeanModel(blocks=blocks, score=100.0, agreement=self.report.agreement(self.teacher))
+            whole = LeanModel(blocks=blocks, score=100.0, agreement=self.reporter.agreement(self.teacher))
             return self.runs.write_encoder(name, whole, keep(self.encoder, blocks))
         self.group.agree((blocks, None))
         student, run = self._taught(blocks)
@@ -510,7 +514,7 @@ class Distillation:
             untrained_student = keep(self.encoder, blocks)
             if (untrained := self.evaluator.score(untrained_student)[0]) > best + LOST:
                 student, best = untrained_student, untrained
-        agreement, steps = self.report.agreement(student), min(run.stage * run.interval, run.total)
+        agreement, steps = self.reporter.agreement(student), min(run.stage * run.interval, run.total)
         row = LeanModel(blocks=blocks, score=best, scores=tuple(run.scores), agreement=agreement)
         return self.runs.write_encoder(name, replace(row, steps=steps, seconds=run.seconds), student)
 
@@ -637,5 +641,5 @@ def distill(
             held.enter_context(work.runs.open())
             held.enter_context(work.searches.open())
             return group.agree(work.run(before))
-        work.help()
+        work.follow()
         return cast(DistillResult, group.agree(None))

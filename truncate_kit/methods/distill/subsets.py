@@ -199,7 +199,7 @@ def baseline_blocks(runners: Iterable[BlockRunner], depth: int) -> dict[str, lis
     most (ShortGPT, arXiv:2403.03853). angular: without the consecutive blocks of smallest angle between token states
     before and after (PruneMe, arXiv:2403.17887; over all tokens). cka: those that change sentence vectors most.
     """
-    influence, angles, count = torch.zeros(depth), torch.zeros(depth + 1, depth + 1), 0
+    influence, angles, num_tokens = torch.zeros(depth), torch.zeros(depth + 1, depth + 1), 0
     vectors: list[Tensor] = []
     for runner in runners:
         states = [runner.embedded]
@@ -210,9 +210,9 @@ def baseline_blocks(runners: Iterable[BlockRunner], depth: int) -> dict[str, lis
         cosines = torch.einsum("itd,jtd->ijt", tokens, tokens).clamp(-1, 1).cpu()
         influence += (1 - cosines.diagonal(offset=1)).sum(0).float()
         angles += (cosines.arccos() / math.pi).sum(2).float()
-        count += int(real.sum())
+        num_tokens += int(real.sum())
         vectors.append(torch.stack([runner.vectors(state).float().cpu() for state in states]))
-    influence, angles = influence / count, angles / count
+    influence, angles = influence / num_tokens, angles / num_tokens
     cka = cka_matrix(torch.cat(vectors, dim=1), undefined="nan").diagonal(offset=1).nan_to_num(0.0)
     kept: dict[str, list[Blocks]] = {name: [] for name in ("first", "even", "block_influence", "angular", "cka")}
     for size in range(1, depth + 1):
