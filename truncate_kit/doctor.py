@@ -16,8 +16,7 @@ from packaging.requirements import Requirement
 from truncate_kit.core import hardware
 from truncate_kit.core.errors import TruncateKitError, first_line, harmless, known_name
 from truncate_kit.core.hardware import (
-    FILES_OF,
-    GRAPH_FILES,
+    GRAPH_RUNTIMES,
     PRECISIONS,
     RUNTIMES,
     TRAINING_PRECISIONS,
@@ -86,8 +85,9 @@ class Diagnosis(Result):
     checks: tuple[MachineCheck, ...] = ()
 
     def __post_init__(self) -> None:
-        usable = {"torch": TRAINING_PRECISIONS} | {name: tuple(files) for name, files in FILES_OF.items()}
-        precisions = usable.get(self.runtime or "", tuple(dict.fromkeys([*GRAPH_FILES, *TRAINING_PRECISIONS])))
+        usable = {"torch": TRAINING_PRECISIONS} | {name: tuple(row.files) for name, row in GRAPH_RUNTIMES.items()}
+        either = dict.fromkeys([*usable["onnx"], *usable["torch"]])
+        precisions = usable.get(self.runtime or "", tuple(either))
         for name, value, known in (
             ("device", self.device, ("cpu", "cuda")),
             ("runtime", self.runtime, RUNTIMES),
@@ -143,7 +143,7 @@ def diagnose(
         checks.append(MachineCheck("torch", f"cannot be used: {first_line(error)}", "problem", remedy))
     target = device or ("cuda" if asked.cuda else "cpu")
     for name, row in PRECISIONS.items():
-        if name == precision and row.graph_file is not None and target not in row.preference:
+        if name == precision and name in GRAPH_RUNTIMES["onnx"].files and target not in row.preference:
             found, hint = f"not made for {target}: {row.elsewhere}", other_graph(name, target)
             checks.append(_unless(False, f"graph in {name}", found, not row.runs_elsewhere, "warning", hint))
     return replace(asked, checks=tuple(checks))

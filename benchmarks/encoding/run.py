@@ -31,7 +31,7 @@ from sentence_transformers import SentenceTransformer
 from benchmarks.common import machine, named_model, new_parser, print_table, timed
 from benchmarks.encoding.peer import BATCH_SIZE, Given, Peer
 from truncate_kit.core.files import write_json
-from truncate_kit.core.hardware import FILES_OF, bf16_instructions, watch_processor
+from truncate_kit.core.hardware import GRAPH_RUNTIMES, bf16_instructions, watch_processor
 from truncate_kit.data.pairs import PairSet, read_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
@@ -52,7 +52,7 @@ HAS_BF16 = bf16_instructions(torch.device("cpu")) is not None
 GRAPHS = {
     (runtime, precision): f"{name}{precision}".removesuffix(", fp32")
     for runtime, name in (("onnx", "ours, "), ("openvino", "OpenVINO "))
-    for precision in FILES_OF[runtime]
+    for precision in GRAPH_RUNTIMES[runtime].files
     if precision != "fp16" and (precision != "bf16" or HAS_BF16)
 }
 

@@ -18,7 +18,7 @@ from transformers import (
 )
 
 from truncate_kit.core.errors import TruncateKitError
-from truncate_kit.core.hardware import GRAPH_FILES, Precision
+from truncate_kit.core.hardware import GRAPH_RUNTIMES, Precision
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import ExportSettings
 from truncate_kit.models.encoder import Encoder
@@ -104,7 +104,7 @@ class Models:
             save_encoder(self.encoder(name, layer), place)
         on_cuda = self.device.startswith("cuda")
         for precision in self.precisions:
-            if (place / GRAPH_FILES[precision]).exists():
+            if (place / GRAPH_RUNTIMES["onnx"].files[precision]).exists():
                 continue
             try:
                 export_onnx(

@@ -38,7 +38,7 @@ from truncate_kit.bench.result import BACKENDS, BenchSettings
 from truncate_kit.bench.run import bench
 from truncate_kit.bench.runners import ENCODE_BATCH, Runner, encode_in_chunks, interleaved, make_runner
 from truncate_kit.core.files import write_json
-from truncate_kit.core.hardware import GRAPH_FILES, Precision, bf16_instructions, usable_cores
+from truncate_kit.core.hardware import GRAPH_RUNTIMES, Precision, bf16_instructions, usable_cores
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.models.loading import load_encoder
 from truncate_kit.report.view import view_of
@@ -175,7 +175,7 @@ def steps(options: argparse.Namespace, models: Models) -> dict[str, object]:
         return make_runner(
             row,
             load_encoder(folder, device=options.device),
-            graph=folder / GRAPH_FILES[row.precision] if row.runtime == "onnx" else None,
+            graph=folder / GRAPH_RUNTIMES["onnx"].files[row.precision] if row.runtime == "onnx" else None,
             folder=lambda: folder,
             device=torch.device(options.device),
         )

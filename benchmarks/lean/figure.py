@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from benchmarks.common import named_model, new_parser, read_rows, write_rows
 from benchmarks.encoding.peer import Given
-from truncate_kit.core.hardware import GRAPH_FILES
+from truncate_kit.core.hardware import GRAPH_RUNTIMES
 from truncate_kit.data.pairs import PairSet, load_pairs
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
@@ -79,7 +79,7 @@ def graphs(name: str, folder: str, work: Path, texts: Sequence[str]) -> dict[str
         kept = range(step, full.depth + 1, step)
         place, model, blocks = work / f"{name}-{len(kept)}", keep(full, tuple(kept)), len(kept)
         for precision in ("fp32", "int8"):
-            if not (place / GRAPH_FILES[precision]).is_file():
+            if not (place / GRAPH_RUNTIMES["onnx"].files[precision]).is_file():
                 export_onnx(model, place, ExportSettings(precision=precision), search_pairs=own_pairs(model, texts))
             graph = OnnxEncoder.load(place, precision=precision, threads=1)
             found[f"{blocks} blocks, {precision}"] = graph, graph.file, step == 1

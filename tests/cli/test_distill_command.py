@@ -103,4 +103,4 @@ def test_without_labels_a_graph_is_judged_by_the_full_models_cosines(texts, tiny
 
 def test_the_help_does_not_promise_the_data_used_last(capfd):
     shown = run(capfd, "distill", "--help").partition("--data")[2].partition("--columns")[0]
-    assert "last used (distill: none)." in " ".join(shown.split())
+    assert "last used (compress, distill: none)." in " ".join(shown.split())

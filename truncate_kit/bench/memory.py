@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from truncate_kit.bench.result import BACKENDS
-from truncate_kit.core.hardware import FILES_OF
+from truncate_kit.core.hardware import GRAPH_RUNTIMES
 
 _PATIENCE = 600  # seconds, for slow compilers
 
@@ -43,7 +43,7 @@ def peak_memory(request: Mapping[str, Any]) -> int | str:
 def measure_here(request: Mapping[str, Any]) -> int:
     """Load the model; return the peak memory of encoding, in bytes."""
     on_cpu = request["device"] == "cpu"
-    without_torch = on_cpu and BACKENDS[request["backend"]].runtime in FILES_OF
+    without_torch = on_cpu and BACKENDS[request["backend"]].runtime in GRAPH_RUNTIMES
     call, free = (_prepare_graph(request), 0) if without_torch else _prepare_runner(request)
     call()  # the first call compiles
     gc.collect()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 import numpy as np
 
 from truncate_kit.core.errors import counted, known_name
-from truncate_kit.core.hardware import FILES_OF, PRECISIONS, Precision, check_threads, installed_version
+from truncate_kit.core.hardware import GRAPH_RUNTIMES, PRECISIONS, Precision, check_threads, installed_version
 from truncate_kit.core.results import (
     COUNT,
     MACHINE,
@@ -112,7 +112,7 @@ def select_backends(
     `UsageError` for an unknown name.
     """
     cuda = device.type == "cuda"
-    exported = {(one, name) for one in FILES_OF for folder in folders for name in graphs_in(folder, one)}
+    exported = {(one, name) for one in GRAPH_RUNTIMES for folder in folders for name in graphs_in(folder, one)}
     runnable = tuple(row for row in BACKENDS.values() if not (row.on_cpu if cuda else row.on_cuda))
 
     def is_default(row: Backend) -> bool:
@@ -120,7 +120,7 @@ def select_backends(
             return False
         if row.runtime == "openvino" and installed_version("openvino") is None:
             return False
-        if row.runtime not in FILES_OF or row.precision in ("fp32", "bf16"):
+        if row.runtime not in GRAPH_RUNTIMES or row.precision in ("fp32", "bf16"):
             return True
         return (row.runtime, row.precision) in exported and device.type in PRECISIONS[row.precision].preference
 

@@ -42,7 +42,7 @@ from truncate_kit.bench.runners import (
 from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError, counted
 from truncate_kit.core.files import digest_of
 from truncate_kit.core.hardware import (
-    FILES_OF,
+    GRAPH_RUNTIMES,
     Precision,
     Target,
     bf16_instructions,
@@ -359,7 +359,7 @@ class Subject:
         """
         fused, target = not backend.tensorrt, self.target  # TensorRT has no kernels for fused nodes
         precision: Precision = backend.precision if fused else "fp32"
-        runtime, name = backend.runtime, FILES_OF[backend.runtime][precision]
+        runtime, name = backend.runtime, GRAPH_RUNTIMES[backend.runtime].files[precision]
         if fused and self.folder is not None and precision in graphs_in(self.folder, runtime):
             graph = self.folder / name
             report = check_record(graph, precision)
@@ -424,7 +424,7 @@ class Contestants:
 
     def _start(self, subject: Subject, backend: Backend, shape: tuple[int, int]) -> dict[str, Any]:
         key, (batch_size, length) = (subject.role, backend.name), shape
-        graph = subject.graph(backend) if backend.runtime in FILES_OF else None  # exporting is not timed
+        graph = subject.graph(backend) if backend.runtime in GRAPH_RUNTIMES else None  # exporting is not timed
         begin = time.perf_counter()
         runner = guarded(key, make_runner)(
             backend, subject.encoder, graph=graph, folder=subject.for_worker, device=self.device

@@ -184,8 +184,7 @@ class PrecisionRow:
     weights: str | None = "float32"
     products: Literal["highest", "high"] = "highest"  # of float32 matrices; `high` is TF32
     cuda_only: bool = False
-    graph_file: str | None = None  # if exported to ONNX
-    # Targets of this graph; per target, the precision with the lowest number is the default.
+    # Targets of a graph; per target, the precision with the lowest number is the default.
     preference: Mapping[Target, int] = field(default_factory=dict)
     elsewhere: str = ""  # effect on the other target
     runs_elsewhere: bool = True
@@ -196,41 +195,64 @@ class PrecisionRow:
     color: str  # from Okabe and Ito's colour-blind palette
 
 
-# Names of graphs on the hub, read by transformers.js, Optimum, sentence-transformers and others.
 PRECISIONS: dict[Precision, PrecisionRow] = {
-    "fp32": PrecisionRow(trains=True, graph_file="onnx/model.onnx", preference={"cpu": 0, "cuda": 1}, vector_limit=1e-4,
+    "fp32": PrecisionRow(trains=True, preference={"cpu": 0, "cuda": 1}, vector_limit=1e-4,
                          score_limit=0.01, color="#0072B2"),
     "tf32": PrecisionRow(products="high", cuda_only=True, color="#56B4E9"),
     "bf16": PrecisionRow(trains=True, weights="bfloat16", preference={"cpu": 1}, vector_limit=2e-2, score_limit=0.1,
                          color="#009E73"),
-    "fp16": PrecisionRow(weights="float16", cuda_only=True, graph_file="onnx/model_fp16.onnx", preference={"cuda": 0},
+    "fp16": PrecisionRow(weights="float16", cuda_only=True, preference={"cuda": 0},
                          elsewhere="on the CPU, float16 is converted to float32 and back, which takes longer",
                          vector_limit=2e-2, score_limit=0.1, color="#D55E00"),
-    "int8": PrecisionRow(weights=None, graph_file="onnx/model_quantized.onnx", preference={"cpu": 2},
+    "int8": PrecisionRow(weights=None, preference={"cpu": 2},
                          elsewhere="ONNX Runtime has no int8 kernels on CUDA, so its nodes would run on the CPU",
                          runs_elsewhere=False, color="#CC79A7"),
 }  # fmt: skip
 TRAINING_PRECISIONS = tuple(name for name, row in PRECISIONS.items() if row.trains)
-GRAPH_FILES = {name: row.graph_file for name, row in PRECISIONS.items() if row.graph_file is not None}
-_EXACT = "openvino/openvino_model.xml"  # also run in bf16
-FILES_OF: dict[str, dict[Precision, str]] = {
-    "onnx": GRAPH_FILES,
-    "openvino": {"fp32": _EXACT, "bf16": _EXACT, "int8": "openvino/openvino_model_qint8_quantized.xml"},
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphRuntimeRow:
+    """A runtime of exported graphs, with the file of each precision in the model's folder."""
+
+    title: str
+    targets: tuple[Target, ...]
+    suffix: str
+    files: dict[Precision, str]
+
+
+# The hub's names of files, read by transformers.js, Optimum, sentence-transformers and others.
+GRAPH_RUNTIMES: dict[str, GraphRuntimeRow] = {
+    "onnx": GraphRuntimeRow(
+        title="ONNX Runtime",
+        targets=("cpu", "cuda"),
+        suffix=".onnx",
+        files={"fp32": "onnx/model.onnx", "fp16": "onnx/model_fp16.onnx", "int8": "onnx/model_quantized.onnx"},
+    ),
+    "openvino": GraphRuntimeRow(
+        title="OpenVINO",
+        targets=("cpu",),
+        suffix=".xml",
+        files={  # bf16 runs the float32 file
+            **dict.fromkeys(("fp32", "bf16"), "openvino/openvino_model.xml"),
+            "int8": "openvino/openvino_model_qint8_quantized.xml",
+        },
+    ),
 }
-"""Graph files by runtime and precision."""
-GRAPH_TITLES = {"onnx": "ONNX Runtime", "openvino": "OpenVINO"}
+GRAPH_FILES = frozenset(file for row in GRAPH_RUNTIMES.values() for file in row.files.values())
 EXPORT_RECORD = "export.json"
 """Record of the exports, in the model's folder."""
 
 
 def runtime_of(graph: str | Path) -> GraphRuntime:
     """Return the runtime of a graph file."""
-    return "openvino" if str(graph).endswith(".xml") else "onnx"
+    names: tuple[GraphRuntime, ...] = get_args(GraphRuntime)
+    return next((name for name in names if str(graph).endswith(GRAPH_RUNTIMES[name].suffix)), "onnx")
 
 
 def precisions_for(device: str, runtime: str = "onnx") -> list[Precision]:
     """Return the precisions for graphs on `cpu` or `cuda`, the default first."""
-    places = {name: PRECISIONS[name].preference[target] for name in FILES_OF[runtime]
+    places = {name: PRECISIONS[name].preference[target] for name in GRAPH_RUNTIMES[runtime].files
               for target in PRECISIONS[name].preference if target == device}  # fmt: skip
     return sorted(places, key=places.__getitem__)
 
@@ -243,11 +265,12 @@ def other_graph(precision: Precision, device: str, parameter: str = "device") ->
 
 def check_target(name: str, target: str | None = None, runtime: str = "onnx") -> tuple[Precision, Target]:
     """Return the checked precision and target (default: the precision's first). Raises `UsageError`."""
-    precision = known_name("export precision", name, FILES_OF[known_name("graph runtime", runtime, FILES_OF)])
+    place = GRAPH_RUNTIMES[known_name("graph runtime", runtime, GRAPH_RUNTIMES)]
+    precision = known_name("export precision", name, place.files)
     row = PRECISIONS[precision]
     known = next(iter(row.preference)) if target is None else known_name("export target", target, TARGETS)
-    if runtime == "openvino" and known == "cuda":
-        raise UsageError("OpenVINO runs on the CPU here.", hint='Use `target="cpu"`, or `runtime="onnx"`.')
+    if known not in place.targets:
+        raise UsageError(f"{place.title} runs on the CPU here.", hint='Use `target="cpu"`, or `runtime="onnx"`.')
     if known not in row.preference:
         raise UsageError(
             f"A graph in {precision} is not made for {known}: {row.elsewhere}.",

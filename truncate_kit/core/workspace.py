@@ -21,7 +21,7 @@ from truncate_kit.core.files import (
     remove_leftovers,
     run_lock,
 )
-from truncate_kit.core.hardware import FILES_OF
+from truncate_kit.core.hardware import GRAPH_RUNTIMES
 from truncate_kit.core.results import RECORDS_FILE, Result, digest_of_values, read_records
 
 DEFAULT_MINIATURE = "mini-electra-discriminator"
@@ -141,7 +141,7 @@ def versions() -> dict[str, str]:
 
 def folder_of(graph: Path) -> Path:
     """Return the model's folder of a graph."""
-    return graph.parent.parent if graph.parent.name in FILES_OF else graph.parent
+    return graph.parent.parent if graph.parent.name in GRAPH_RUNTIMES else graph.parent
 
 
 def model_folder(model: str | Path) -> Path | None:

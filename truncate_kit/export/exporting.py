@@ -32,7 +32,8 @@ from truncate_kit.core.errors import (
 from truncate_kit.core.files import digest_of, local_path, name_without_folders, replacing
 from truncate_kit.core.hardware import (
     EXPORT_RECORD,
-    FILES_OF,
+    GRAPH_FILES,
+    GRAPH_RUNTIMES,
     PRECISIONS,
     Precision,
     Target,
@@ -154,7 +155,7 @@ def _export_into(
     read_exports(folder)  # raises if damaged
     traced = _with_normalization(encoder, settings.normalize)
     beside = model_digests(folder)  # the model may be replaced meanwhile
-    path = folder / FILES_OF[runtime][precision]
+    path = folder / GRAPH_RUNTIMES[runtime].files[precision]
     with contextlib.ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="truncate-kit-export-")))
         work = settings, search_pairs, scratch, progress
@@ -184,7 +185,7 @@ def _export_into(
             pooling=encoder.pooling_name,
             normalized=gives_unit_vectors(traced),
             max_length=encoder.max_length,
-            file=FILES_OF[runtime][precision],
+            file=GRAPH_RUNTIMES[runtime].files[precision],
             file_bytes=sum(part.stat().st_size for part in files),
             versions=versions() | packages,
             graph_sha256={f"{path.parent.name}/{part.name}": digest_of(part) for part in files},
@@ -215,7 +216,7 @@ def _packages(settings: ExportSettings) -> dict[str, str]:
 def _known_graph(folder: Path, digest: str, traced: Encoder) -> ExportReport | None:
     """Return the report on the same encoder's fp32 or bf16 graph, if any."""
     with contextlib.suppress(ModelError):
-        report = check_record(folder / FILES_OF["openvino"]["fp32"])
+        report = check_record(folder / GRAPH_RUNTIMES["openvino"].files["fp32"])
         if report.encoder == digest and report.normalized == gives_unit_vectors(traced):
             return report
     return None
@@ -508,7 +509,7 @@ def push_folder(folder: Path, name: str, *, public: bool = False, endpoint: str 
     if not (folder / "config.json").is_file():
         raise ModelError(f"There is no model in {folder} to push.", hint="Make one with `finetune()` first.")
     _check_base(folder / "README.md")
-    for graph in {file for files in FILES_OF.values() for file in files.values()}:
+    for graph in GRAPH_FILES:
         if (folder / graph).is_file():
             check_record(folder / graph)
     api = HfApi(endpoint=endpoint)

@@ -11,7 +11,8 @@ from truncate_kit.core.errors import DeviceError, FileProblemError, ModelError, 
 from truncate_kit.core.files import digest_of
 from truncate_kit.core.hardware import (
     EXPORT_RECORD,
-    FILES_OF,
+    GRAPH_FILES,
+    GRAPH_RUNTIMES,
     PRECISIONS,
     GraphRuntime,
     Precision,
@@ -31,10 +32,10 @@ _POINTS = Bounds(0, whole=False)
 class ExportSettings(Result):
     """Settings of one exported graph. Raises `UsageError` for values that are out of bounds or conflict."""
 
-    runtime: GraphRuntime = setting("onnx", "Runtime of the graph.", MACHINE, choices=FILES_OF)
+    runtime: GraphRuntime = setting("onnx", "Runtime of the graph.", MACHINE, choices=GRAPH_RUNTIMES)
     precision: Precision = setting(
         "fp32", "Precision of the graph: fp16 is for CUDA, bf16 for OpenVINO, int8 for the CPU.", MACHINE,
-        choices=dict.fromkeys(name for files in FILES_OF.values() for name in files),
+        choices=dict.fromkeys(name for row in GRAPH_RUNTIMES.values() for name in row.files),
     )  # fmt: skip
     target: Target = setting("cpu", "Device of the graph; for fp16 by default cuda.", MACHINE, default=None)
     normalize: bool | None = setting(
@@ -119,7 +120,7 @@ def read_exports(folder: Path) -> tuple[ExportReport, ...]:
 
 def record_with(folder: Path, report: ExportReport) -> str:
     """Return the text of export.json with this report added and missing graphs removed."""
-    known = {file for files in FILES_OF.values() for file in files.values() if (folder / file).is_file()}
+    known = {file for file in GRAPH_FILES if (folder / file).is_file()}
     kept = [row for row in read_exports(folder) if row.file in known - {report.file} or _shares(row, report)]
     values = sealed({"graphs": [row.to_dict() for row in (*kept, report)]})
     return json.dumps(values, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
@@ -142,7 +143,8 @@ def check_record(graph: Path, precision: str | None = None) -> ExportReport:
         problem = f"{folder / changed} has changed since {graph.name} was exported."
     else:
         return report
-    precision = precision or next((name for name, file in FILES_OF[runtime].items() if folder / file == graph), "fp32")
+    files = GRAPH_RUNTIMES[runtime].files
+    precision = precision or next((name for name, file in files.items() if folder / file == graph), "fp32")
     raise ModelError(problem, hint=f"Export the model again with {export_call(precision, runtime)}.")
 
 
@@ -175,8 +177,9 @@ def check_runnable(graph: Path, device: str, precision: str | None = None) -> Ex
     """Return the report after `check_record`; raise `DeviceError` if `device` cannot run the graph."""
     report = check_record(graph, precision)
     row = PRECISIONS[report.precision]
-    if device != "cpu" and report.runtime == "openvino":
-        raise DeviceError(f"{graph} is for OpenVINO, which runs on the CPU here.", hint='Use `device="cpu"`.')
+    runtime = GRAPH_RUNTIMES[report.runtime]
+    if device not in runtime.targets:
+        raise DeviceError(f"{graph} is for {runtime.title}, which runs on the CPU here.", hint='Use `device="cpu"`.')
     if device not in row.preference and not row.runs_elsewhere:
         raise DeviceError(
             f"{graph} is in {report.precision}: {row.elsewhere}.", hint=other_graph(report.precision, device)
@@ -220,8 +223,8 @@ def suited_precision(folder: Path, device: str = "cpu", runtime: str = "onnx") -
 def find_graph(folder: Path, precision: str | None = None, device: str = "cpu", runtime: str = "onnx") -> Path:
     """Return a folder's graph, by default in its `suited_precision`. Raises `ModelError`."""
     usual = suited_precision(folder, device, runtime) or (*precisions_for(device, runtime), "fp32")[0]
-    chosen = usual if precision is None else known_name("export precision", precision, FILES_OF[runtime])
-    graph = folder / FILES_OF[runtime][chosen]
+    chosen = usual if precision is None else known_name("export precision", precision, GRAPH_RUNTIMES[runtime].files)
+    graph = folder / GRAPH_RUNTIMES[runtime].files[chosen]
     if not graph.is_file():
         hint = f"Export the model with {export_call(chosen, runtime)}, then give the folder of this export."
         raise ModelError(f"There is no exported graph {graph}.", hint=hint)

@@ -24,8 +24,7 @@ from truncate_kit.core.errors import (
 )
 from truncate_kit.core.files import digest_of, local_path, replacing
 from truncate_kit.core.hardware import (
-    FILES_OF,
-    GRAPH_TITLES,
+    GRAPH_RUNTIMES,
     RUNTIMES,
     check_precision,
     check_threads,
@@ -318,7 +317,7 @@ class GraphEncoder(SentenceEncoder):
 
     def run(self, feeds: Feeds, session: Any = None) -> Vectors:
         """Return vectors (b, out) of one batch of inputs."""
-        with running(runtime=GRAPH_TITLES[self.runtime]):
+        with running(runtime=GRAPH_RUNTIMES[self.runtime].title):
             vectors = self._computed(session or self._session, feeds)
         if vectors.shape != (wanted := (len(feeds[INPUTS[0]]), self.width)):
             raise ModelError(f"{self.file} gave vectors of shape {vectors.shape}, not {wanted}.", hint=EXPORT_HINT)
@@ -444,7 +443,11 @@ def load_text_encoder(
     `UsageError` if parameters conflict.
     """
     graph = Path(name).suffix in (".onnx", ".xml")
-    holding = "torch" if precision is None else next((one for one in FILES_OF if precision in FILES_OF[one]), "onnx")
+    holding = (
+        "torch"
+        if precision is None
+        else next((one for one, row in GRAPH_RUNTIMES.items() if precision in row.files), "onnx")
+    )
     chosen = runtime or (runtime_of(name) if graph else holding)
     if known_name("runtime", chosen, RUNTIMES) == "torch":
         if precision is not None:

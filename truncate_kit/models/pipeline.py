@@ -19,7 +19,7 @@ from transformers.utils import logging
 
 from truncate_kit.core.errors import ModelError, TruncateKitError, UsageError, first_line
 from truncate_kit.core.files import local_path, read_json, real_path, replacing, write_json
-from truncate_kit.core.hardware import EXPORT_RECORD, FILES_OF
+from truncate_kit.core.hardware import EXPORT_RECORD, GRAPH_FILES
 from truncate_kit.core.workspace import ORIGIN_FILE, Origin, model_digests
 from truncate_kit.data.seen import write_seen
 from truncate_kit.models import layer_pooling
@@ -380,7 +380,7 @@ def loading_words(pooler: nn.Module | None) -> str:
 
 
 # Export record, graphs and weight files.
-_GRAPHS = "|".join(re.escape(file.removesuffix(".xml")) for files in FILES_OF.values() for file in files.values())
+_GRAPHS = "|".join(re.escape(file.removesuffix(".xml")) for file in GRAPH_FILES)
 _IS_OF_GRAPHS = re.compile(rf"{re.escape(EXPORT_RECORD)}|({_GRAPHS})(\.\w+\.data|\.xml|\.bin)?")
 
 

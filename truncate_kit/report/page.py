@@ -19,7 +19,7 @@ from truncate_kit.analysis.result import LayerProfile
 from truncate_kit.bench.result import BACKENDS, BenchReport
 from truncate_kit.core.errors import UsageError, capitalized, counted, harmless
 from truncate_kit.core.files import digest_of, local_path, read_json, write_text
-from truncate_kit.core.hardware import GRAPH_TITLES
+from truncate_kit.core.hardware import GRAPH_RUNTIMES
 from truncate_kit.core.results import VERSION, Result
 from truncate_kit.core.workspace import (
     RESULT_FILES,
@@ -217,10 +217,10 @@ def snippets(folder: Path) -> list[tuple[str, str]]:
         lines.append(("sentence-transformers", sentence_transformers_lines(place, own_pooling=own)))
     readable = plain_text and (folder / "tokenizer.json").is_file()
     graphs = sorted(read_exports(folder) if readable else (), key=lambda report: report.precision != "fp32")
-    for runtime, title in GRAPH_TITLES.items():
+    for runtime, row in GRAPH_RUNTIMES.items():
         for graph in [report for report in graphs if report.runtime == runtime][:1]:
             code = graph_lines(place, graph.file, graph.max_length)
-            lines.append((f"{title}, without torch ({graph.precision})", code))
+            lines.append((f"{row.title}, without torch ({graph.precision})", code))
     return lines
 
 

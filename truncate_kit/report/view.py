@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from truncate_kit.core.errors import counted, harmless
-from truncate_kit.core.hardware import FILES_OF, QUIET
+from truncate_kit.core.hardware import GRAPH_RUNTIMES, QUIET
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -319,8 +319,8 @@ def overlap_warning(overlap: "Overlap") -> str | None:
 
 def view_contents(kept: "Contents") -> View:
     """Show models, runs and graphs with their sizes."""
-    graphs = {file: f"{runtime} {name}".removeprefix("onnx ") for runtime, files in FILES_OF.items()
-              for name, file in reversed(files.items())}  # fmt: skip
+    graphs = {file: f"{runtime} {name}".removeprefix("onnx ") for runtime, row in GRAPH_RUNTIMES.items()
+              for name, file in reversed(row.files.items())}  # fmt: skip
     rows: list[Any] = [
         (model.path, model.file_bytes, ", ".join(graphs.get(name, name) for name in model.graphs), model.origin)
         for model in kept.models

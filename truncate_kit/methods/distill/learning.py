@@ -29,7 +29,7 @@ from truncate_kit.core.errors import (
     too_few_texts,
 )
 from truncate_kit.core.files import replacing
-from truncate_kit.core.hardware import FILES_OF, GraphRuntime, Precision
+from truncate_kit.core.hardware import GRAPH_RUNTIMES, GraphRuntime, Precision
 from truncate_kit.core.progress import Engine, Progress, Send, announce, silent
 from truncate_kit.core.vectors import TEXT_RESAMPLES, VectorFormat, draw_counts, interval, rank_correlations, tied
 from truncate_kit.export.exporting import export_onnx
@@ -231,7 +231,7 @@ def fastest(
     if encoder.device.type != "cpu" or importlib.util.find_spec(package) is None:
         return encoder
     try:
-        if not is_graph_of(folder / FILES_OF[runtime][precision], encoder_digest(encoder), precision):
+        if not is_graph_of(folder / GRAPH_RUNTIMES[runtime].files[precision], encoder_digest(encoder), precision):
             shutil.rmtree(folder, ignore_errors=True)
             announce(progress, "A graph of the full model is exported, to encode the texts faster.")
             export_onnx(encoder, folder, ExportSettings(runtime=runtime, precision=precision))
