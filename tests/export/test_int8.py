@@ -74,8 +74,8 @@ def test_bits_of_weights_follow_the_processor(flags, bits, bert, tmp_path, monke
     found = int8(bert, tmp_path / "out", 20, search_pairs=graded(bert)).quantization
     if platform.machine().lower() not in ("x86_64", "amd64", "i686"):  # other processors add in 32 bits anyhow
         bits = 8
-    assert found["weight_bits"] == bits
-    assert found["instructions"] == ("avx512_vnni" if "vnni" in flags else None)
+    assert found.weight_bits == bits
+    assert found.instructions == ("avx512_vnni" if "vnni" in flags else None)
     graph = onnx.load(tmp_path / "out/onnx/model_quantized.onnx").graph
     tensors = {item.name: numpy_helper.to_array(item) for item in graph.initializer}
     integers = {name: value for name, value in tensors.items() if value.dtype == np.int8 and name.endswith("_int8")}
@@ -101,9 +101,9 @@ def test_report_states_score_layers_and_invariance(exported, bert, monkeypatch):
     folder, report = exported
     assert read_exports(folder) == (report,)
     found = report.quantization
-    assert (found["layers"], found["in_float"], found["searched_on"]) == (13, {}, "tiny/dev")
-    assert found["drop"] == found["drop_all_int8"] <= found["budget"]
-    assert found["weight_bits"] == (7 if multiplies_narrow() else 8)
+    assert (found.layers, found.in_float, found.searched_on) == (13, {}, "tiny/dev")
+    assert found.drop == found.drop_all_int8 <= found.budget
+    assert found.weight_bits == (7 if multiplies_narrow() else 8)
     assert report.fused_nodes["Attention"] == 2 == report.fused_attention
     assert report.mask == "tokens"
     assert report.scored_on == "tiny/test"
@@ -111,9 +111,9 @@ def test_report_states_score_layers_and_invariance(exported, bert, monkeypatch):
     dev = graded(bert)
     # Other fusions in a plain session move last digits, and so a byte here and there.
     assert report.invariance["spearman_alone"] == pytest.approx(spearman(folder, dev), abs=0.01)
-    assert 100 - found["drop"] == pytest.approx(report.invariance["spearman_batched"], abs=0.5)
+    assert 100 - found.drop == pytest.approx(report.invariance["spearman_batched"], abs=0.5)
     assert check_runnable(folder / "onnx/model_quantized.onnx", "cpu") == report
-    if found["weight_bits"] == 8:
+    if found.weight_bits == 8:
         sent = pickle.dumps(EncodingWork(OnnxEncoder.load(folder / "onnx/model_quantized.onnx"), VectorFormat()))
         monkeypatch.setenv(INSTRUCTIONS, "avx2")
         with pytest.raises(DeviceError, match="8-bit weights"):  # whose products overflow there
@@ -153,9 +153,9 @@ def test_the_layer_that_int8_hurts_stays_in_float(bert, tmp_path):
         block.output.dense.weight[:, 3] = 0
     dev = graded(hurt)
     found = int8(hurt, tmp_path / "out", 1, search_pairs=dev).quantization
-    assert list(found["in_float"]) == ["encoder.layer.1.output.dense"]
-    assert found["in_float"]["encoder.layer.1.output.dense"] > 0.01
-    assert found["drop_all_int8"] > 5 > 1 >= found["drop"]
+    assert list(found.in_float) == ["encoder.layer.1.output.dense"]
+    assert found.in_float["encoder.layer.1.output.dense"] > 0.01
+    assert found.drop_all_int8 > 5 > 1 >= found.drop
     assert 100 - spearman(tmp_path / "out", dev) <= 1
 
 
@@ -204,10 +204,10 @@ def test_other_families_in_int8(name, layer, tiny_folder, tmp_path):
     report = int8(encoder, tmp_path / "out", 60, search_pairs=graded(encoder))
     nodes = onnx.load(tmp_path / "out/onnx/model_quantized.onnx").graph
     constants = {item.name for item in nodes.initializer}
-    kept = report.quantization["in_float"]
+    kept = report.quantization.in_float
     float_products = [node for node in nodes.node if node.op_type in ("MatMul", "Gemm") and node.input[1] in constants]
     assert len(float_products) <= len(kept)
-    assert report.quantization["layers"] - len(kept) >= 5
+    assert report.quantization.layers - len(kept) >= 5
     found = torch.nn.functional.normalize(OnnxEncoder.load(tmp_path / "out").vectors(TEXTS), dim=1)
     expected = torch.nn.functional.normalize(encoder.vectors(TEXTS), dim=1)
     assert torch.median((found * expected).sum(dim=1)) > 0.9
@@ -217,4 +217,4 @@ def test_other_families_in_int8(name, layer, tiny_folder, tmp_path):
 def test_a_model_without_a_block_keeps_its_embeddings_in_int8_or_is_refused(tiny_folder, tmp_path):
     """Only weights are rounded, no values."""
     encoder = truncate(load_encoder(tiny_folder("distilbert")), 0)
-    assert int8(encoder, tmp_path / "out", 0.3, search_pairs=graded(encoder)).quantization["layers"] == 1
+    assert int8(encoder, tmp_path / "out", 0.3, search_pairs=graded(encoder)).quantization.layers == 1

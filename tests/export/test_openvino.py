@@ -55,7 +55,7 @@ def test_vectors_are_those_of_torch(exported, threads):
     assert torch.cosine_similarity(rounded.vectors(TEXTS), encoder.vectors(TEXTS)).min() > 0.98
     report = rounded.report
     lost = evaluate(encoder, pairs.pairs).spearman - evaluate(rounded, pairs.pairs).spearman
-    assert report.quantization["drop"] == pytest.approx(lost, abs=0.01)
+    assert report.quantization.drop == pytest.approx(lost, abs=0.01)
     assert report.file_bytes < 0.5 * exact.report.file_bytes
     assert rounded.digest() != exact.digest()
     by_file = load_text_encoder(folder / FILE)

@@ -212,7 +212,7 @@ def test_an_export():
     rows = view_of(report).tables[0].rows
     assert rows[0][1:] == ("1.0e-07", "0.0001")
     assert rows[-1][0] == "Pearson × 100 on stsb/test: 57.00 to 57.00"
-    int8 = said(replace(report, quantization=QUANTIZED | {"num_pairs": 3}, invariance=INVARIANCE, invariant_on="d"))
+    int8 = said(replace(report, quantization=replace(QUANTIZED, num_pairs=3), invariance=INVARIANCE, invariant_on="d"))
     assert "in float: encoder.layer.1.output.dense. Weights have 7 bits" in int8
     assert "3 pairs: too few" in int8
 

@@ -20,11 +20,12 @@ from onnx_ir.passes.common import RemoveUnusedNodesPass
 from torch import Tensor
 
 from truncate_kit.core.errors import DataError, failed_check, in_points
-from truncate_kit.core.hardware import int8_instructions, multiplies_narrow
+from truncate_kit.core.hardware import multiplies_narrow
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.data.pairs import PairSet, spread
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.graph import MICROSOFT, PART, Array, constant_weight, save_graph, watching
+from truncate_kit.export.record import Quantization
 from truncate_kit.export.runtime import OnnxEncoder
 from truncate_kit.export.sessions import INPUTS, Feeds
 from truncate_kit.models.encoder import Encoder, TextReader, padded
@@ -375,12 +376,10 @@ def open_trial(model: Any, encoder: Encoder, scratch: Path) -> OnnxEncoder:
 
 def search_layers(
     model: Any, encoder: Encoder, pairs: PairSet, scratch: Path, *, budget: float, progress: Progress = silent
-) -> tuple[Any, dict[str, Any]]:
+) -> tuple[Any, Quantization]:
     """Return the graph with as many layers in int8 as possible without a loss above `budget` Spearman points.
 
-    Also returns `ExportReport.quantization`: the number of quantizable layers; those `in_float`, each with the squared
-    distance of vectors if it alone is in int8; the weight bits; and the points lost with all layers in int8 (if
-    defined) and as returned. Raises `ModelError` if no layer can be in int8.
+    Raises `ModelError` if no layer can be in int8.
     """
     narrow, layers = multiplies_narrow(), quantizable(model)
     texts, calibrating = (spread(pairs.texts(), number) for number in (_HARM_TEXTS, _CALIBRATION_TEXTS))
@@ -419,14 +418,11 @@ def search_layers(
         number = bisect_left(range(len(layers)), True, lo=1, key=fits)
     if number == len(layers):
         raise failed_check(f"no layer can be in int8 without losing more than {in_points(budget)} on {pairs.name}")
-    return quantized(ranked[:number]), {
-        "layers": len(layers),
-        "in_float": {layers[node][0]: harms[node] for node in ranked[:number]},
-        "weight_bits": 7 if narrow else 8,
-        "instructions": int8_instructions(),
-        "budget": budget,
-        "searched_on": pairs.name,
-        "num_pairs": len(pairs),
-        "drop_all_int8": None if math.isinf(drops[0]) else drops[0],
-        "drop": drops[number],
-    }
+    return quantized(ranked[:number]), Quantization.of(
+        pairs,
+        layers=len(layers),
+        in_float={layers[node][0]: harms[node] for node in ranked[:number]},
+        budget=budget,
+        drop_all_int8=None if math.isinf(drops[0]) else drops[0],
+        drop=drops[number],
+    )

@@ -13,12 +13,13 @@ from typing import Any
 import openvino
 
 from truncate_kit.core.errors import DataError, failed_check, in_points, require
-from truncate_kit.core.hardware import int8_instructions, multiplies_narrow
+from truncate_kit.core.hardware import multiplies_narrow
 from truncate_kit.core.progress import Progress, silent
 from truncate_kit.data.pairs import PairSet, spread
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.graph import build_graph, save_graph, strip_notes
 from truncate_kit.export.int8 import single_feeds
+from truncate_kit.export.record import Quantization
 from truncate_kit.export.runtime import OpenVinoEncoder, graph_files
 from truncate_kit.models.encoder import Encoder
 
@@ -43,8 +44,8 @@ def copy_graph(file: Path, other: Path) -> None:
 
 def quantize(
     encoder: Encoder, exact: Path, file: Path, pairs: PairSet, *, budget: float, progress: Progress = silent
-) -> dict[str, Any]:
-    """Write `exact` in int8; return `ExportReport.quantization`. Raises `ModelError` if it loses above `budget`."""
+) -> Quantization:
+    """Write `exact` in int8. Raises `ModelError` if it loses more than `budget` Spearman points."""
     narrow, reader = multiplies_narrow(), encoder.reader
     feeds = single_feeds(reader, spread(pairs.texts(), _CALIBRATION_TEXTS))
     progress("Quantizing", 0, 1)
@@ -72,17 +73,8 @@ def quantize(
     if drop > budget:
         lost = in_points(drop) if math.isfinite(drop) else "any correlation"
         raise failed_check(f"int8 loses {lost} on {pairs.name}, more than {in_points(budget)}")
-    return {
-        "layers": sum(node.get_type_name() == "MatMul" for node in made.get_ops()),
-        "in_float": {},
-        "weight_bits": 7 if narrow else 8,
-        "instructions": int8_instructions(),
-        "budget": budget,
-        "searched_on": pairs.name,
-        "num_pairs": len(pairs),
-        "drop_all_int8": drop,
-        "drop": drop,
-    }
+    layers = sum(node.get_type_name() == "MatMul" for node in made.get_ops())
+    return Quantization.of(pairs, layers=layers, in_float={}, budget=budget, drop_all_int8=drop, drop=drop)
 
 
 @contextlib.contextmanager

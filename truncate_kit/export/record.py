@@ -5,7 +5,7 @@ The digest of the record detects damage, not forgery.
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 from truncate_kit.core.errors import DeviceError, FileProblemError, ModelError, known_name
 from truncate_kit.core.files import digest_of
@@ -18,6 +18,7 @@ from truncate_kit.core.hardware import (
     Precision,
     Target,
     check_target,
+    int8_instructions,
     multiplies_narrow,
     other_graph,
     precisions_for,
@@ -25,6 +26,9 @@ from truncate_kit.core.hardware import (
 )
 from truncate_kit.core.results import MACHINE, RESULTS, Bounds, Result, sealed, setting, unsealed
 from truncate_kit.core.workspace import folder_of, model_digests
+
+if TYPE_CHECKING:
+    from truncate_kit.data.pairs import PairSet
 
 _POINTS = Bounds(0, whole=False)
 
@@ -49,6 +53,26 @@ class ExportSettings(Result):
     def __post_init__(self) -> None:
         check_target(self.precision, self.target, self.runtime)
         super().__post_init__()
+
+
+class Quantization(Result):
+    """How a graph was quantized to int8; losses in Spearman points on the pairs `searched_on`."""
+
+    layers: int  # that can be in int8
+    in_float: dict[str, float]  # layers kept in float: squared distance of unit vectors with this one alone in int8
+    budget: float
+    searched_on: str
+    num_pairs: int
+    drop_all_int8: float | None  # with all layers in int8; None if undefined
+    drop: float  # of the graph
+    weight_bits: int
+    instructions: str | None  # of the processor
+
+    @classmethod
+    def of(cls, pairs: "PairSet", **found: Any) -> Self:
+        """Add the pairs and this processor to what was found."""
+        bits, used = 7 if multiplies_narrow() else 8, int8_instructions()
+        return cls(searched_on=pairs.name, num_pairs=len(pairs), weight_bits=bits, instructions=used, **found)
 
 
 class ExportReport(Result):
@@ -81,7 +105,7 @@ class ExportReport(Result):
     num_pairs: int | None = None
     invariance: dict[str, float] | None = None  # see `measure_invariance`
     invariant_on: str | None = None
-    quantization: dict[str, Any] | None = None  # see `search_layers`
+    quantization: Quantization | None = None
     float32_islands: dict[str, int] | None = None  # number of each operator in float32
     largest_half: float | None = None  # float16 ends at 65,504
 
@@ -191,9 +215,9 @@ def check_runnable(graph: Path, device: str, precision: str | None = None) -> Ex
 def check_bits(report: ExportReport) -> None:
     """Raise `DeviceError` if products of the graph's weights overflow on this processor."""
     int8 = report.quantization
-    if int8 and int8["weight_bits"] == 8 and multiplies_narrow():
+    if int8 and int8.weight_bits == 8 and multiplies_narrow():
         raise DeviceError(
-            f"{report.file} has 8-bit weights, made on a processor with {int8['instructions']}; their products"
+            f"{report.file} has 8-bit weights, made on a processor with {int8.instructions}; their products"
             " overflow on this one.",
             hint="Export the model again on this machine: its weights then get 7 bits. Or use the fp32 graph.",
         )

@@ -310,13 +310,13 @@ def view_export_report(report: ExportReport) -> View:
         report.largest_half and f"The largest value is {report.largest_half:,.0f}; float16 ends at 65,504.",
     ]
     if int8 is not None:
-        lost = "an undefined score" if int8["drop_all_int8"] is None else f"{int8['drop_all_int8']:.2f} points"
+        lost = "an undefined score" if int8.drop_all_int8 is None else f"{int8.drop_all_int8:.2f} points"
         sentences += [
-            f"Loss with all layers in int8: {lost} on {int8['searched_on']}; of the exported graph: {int8['drop']:.2f} "
-            f"of {int8['budget']:g} allowed. Layers kept in float: {', '.join(int8['in_float']) or 'none'}.",
-            int8["weight_bits"] != 8 and "Weights have 7 bits, because this processor lacks VNNI.",
-            int8["num_pairs"] < FEWEST_COMPARED
-            and f"{counted(int8['num_pairs'], 'pair')}: too few to estimate the loss by int8.",
+            f"Loss with all layers in int8: {lost} on {int8.searched_on}; of the exported graph: {int8.drop:.2f} "
+            f"of {int8.budget:g} allowed. Layers kept in float: {', '.join(int8.in_float) or 'none'}.",
+            int8.weight_bits != 8 and "Weights have 7 bits, because this processor lacks VNNI.",
+            int8.num_pairs < FEWEST_COMPARED
+            and f"{counted(int8.num_pairs, 'pair')}: too few to estimate the loss by int8.",
         ]
     batched = stable and (
         f"Lowest cosine to the vector of a text run alone: {stable['batch_cosine']:.4f} in a batch, "
