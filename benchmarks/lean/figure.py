@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from benchmarks.common import named_model, new_parser, read_rows, write_rows
 from benchmarks.encoding.peer import Given
 from truncate_kit.core.hardware import GRAPH_RUNTIMES
-from truncate_kit.data.pairs import PairSet, load_pairs
+from truncate_kit.data.pairs import PairSet, load_pairs, spread
 from truncate_kit.evaluation.graded import evaluate
 from truncate_kit.export.exporting import export_onnx
 from truncate_kit.export.record import ExportSettings
@@ -98,7 +98,7 @@ def measure(models: Sequence[tuple[str, str]], peers: Sequence[tuple[str, str]],
     for name, folder in models:
         today = SentenceTransformer(folder, device="cpu"), Path(folder, "model.safetensors"), True
         contestants[name, "sentence-transformers, torch fp32"] = today
-        found = graphs(name, folder, work, pairs.train.texts()[:200])
+        found = graphs(name, folder, work, spread(pairs.train.texts(), 512))
         contestants |= {(name, graph): row for graph, row in found.items()}
     for peer, place in peers:
         if Path(place).is_dir():
