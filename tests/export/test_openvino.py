@@ -38,7 +38,7 @@ def exported(tmp_path_factory):
 
 @pytest.mark.parametrize("family", ["mpnet"])
 def test_each_kind_of_position_and_mask(family, tiny_folder, tmp_path):
-    report = export_graph(load_encoder(tiny_folder(family)), tmp_path / "graph", openvino="fp32")
+    report = export_graph(load_encoder(tiny_folder(family)), tmp_path / "graph", ExportSettings(runtime="openvino"))
     assert max(report.checks.values()) < 1e-4
     assert report.file == FILE
 

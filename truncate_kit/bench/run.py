@@ -48,6 +48,7 @@ from truncate_kit.core.hardware import (
     bf16_instructions,
     installed_version,
     processor_name,
+    runtime_of,
     select_device,
     watch_processor,
 )
@@ -60,7 +61,7 @@ from truncate_kit.data.retrieval import RetrievalSet
 from truncate_kit.data.seen import numbers_of
 from truncate_kit.evaluation.graded import evaluate, paired_difference
 from truncate_kit.export.exporting import export_graph
-from truncate_kit.export.record import check_record, export_call, graph_sentence, graphs_in, is_graph_of
+from truncate_kit.export.record import ExportSettings, check_record, export_call, graph_sentence, graphs_in, is_graph_of
 from truncate_kit.export.runtime import GraphEncoder, graph_files
 from truncate_kit.models.encoder import Encoder
 from truncate_kit.models.loading import load_encoder, resolve
@@ -359,7 +360,8 @@ class Subject:
         """
         fused, target = not backend.tensorrt, self.target  # TensorRT has no kernels for fused nodes
         precision: Precision = backend.precision if fused else "fp32"
-        runtime, name = backend.runtime, GRAPH_RUNTIMES[backend.runtime].files[precision]
+        name = GRAPH_RUNTIMES[backend.runtime].files[precision]
+        runtime = runtime_of(name)
         if fused and self.folder is not None and precision in graphs_in(self.folder, runtime):
             graph = self.folder / name
             report = check_record(graph, precision)
@@ -375,11 +377,11 @@ class Subject:
             where = "" if self.folder is None else f" in {self.folder}"
             raise AbsentError(f"no checked {name}{where}: make it with {export_call(precision, runtime)}")
         place = self.digest[:16] + ("" if target == "cpu" else f"-{target}") + ("" if fused else "-unfused")
-        graph = (self._kept or self.scratch) / (f"{place}-{runtime}" if runtime == "openvino" else place) / name
+        graph = (self._kept or self.scratch) / (place + ("" if runtime == "onnx" else f"-{runtime}")) / name
         if not is_graph_of(graph, self.digest, precision):
-            openvino = precision if runtime == "openvino" else None
+            settings = ExportSettings(runtime=runtime, precision=precision, target=target)
             try:
-                export_graph(self.encoder, graph.parents[1], target, fused=fused, openvino=openvino)
+                export_graph(self.encoder, graph.parents[1], settings, fused=fused)
             except TruncateKitError as error:
                 raise AbsentError(error) from error
             if self._kept is not None and fused:

@@ -6,7 +6,6 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -36,7 +35,6 @@ from truncate_kit.core.hardware import (
     GRAPH_RUNTIMES,
     PRECISIONS,
     Precision,
-    Target,
     check_precision,
     usable_cores,
     without_autocast,
@@ -117,20 +115,19 @@ def export_onnx(
 
 @without_autocast()
 def export_graph(
-    encoder: Encoder, folder: Path, target: Target = "cpu", *, fused: bool = True, openvino: Precision | None = None
+    encoder: Encoder, folder: Path, settings: ExportSettings = _DEFAULTS, *, fused: bool = True
 ) -> ExportReport:
-    """Replace `folder` by the float32 graph and its export.json. Raises as `export_onnx`.
+    """Write a float32 graph and its export.json to a folder without a model. Raises as `export_onnx`.
 
     fused: Fuse operators, for ONNX Runtime's own providers only.
-    openvino: Add a graph for OpenVINO in this precision instead.
     """
     folder, digest = local_path(folder), encoder_digest(encoder)
-    if openvino is not None:
+    if settings.runtime == "openvino":  # fp32 and bf16 share the file
         folder.mkdir(parents=True, exist_ok=True)
-        return _export_into(encoder, digest, folder, ExportSettings(runtime="openvino", precision=openvino))
+        return _export_into(encoder, digest, folder, settings)
     with replacing(folder) as place:
         place.mkdir()
-        return _export_into(encoder, digest, place, replace(_DEFAULTS, target=target), fused=fused)
+        return _export_into(encoder, digest, place, settings, fused=fused)
 
 
 def _holds(folder: Path, digest: str) -> bool:
@@ -259,8 +256,9 @@ def _make_openvino(
         opset = known.opset
     progress("Exporting", 1, 1)
     facts: dict[str, Any] = {"opset": opset, "fused_nodes": {}, "mask": "unfused"}
-    if settings.precision != "int8" or search_pairs is None:
+    if settings.precision != "int8":
         return partial(copy_graph, exact), facts
+    assert search_pairs is not None
     check_graph(exact, encoder)  # int8 vectors have no limit
     facts["quantization"] = quantize(encoder, exact, rounded, search_pairs, budget=settings.budget, progress=progress)
     return partial(copy_graph, rounded), facts
@@ -299,9 +297,10 @@ def _make(
     computed = fold_constants(graph) if settings.precision != "fp32" else set()
     if settings.precision == "fp16":
         graph, facts["float32_islands"], facts["largest_half"] = to_half(graph, encoder.family, odd_inputs(encoder))
-    elif search_pairs is not None and settings.precision == "int8":
+    elif settings.precision == "int8":
         from truncate_kit.export.int8 import search_layers
 
+        assert search_pairs is not None
         exact = scratch / "exact.onnx"
         save_graph(graph, exact)
         check_graph(exact, encoder)  # int8 vectors have no limit
