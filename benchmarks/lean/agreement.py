@@ -87,7 +87,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         settings = replace(settings, learning_rate=settings.rate(full.width, 1 - len(blocks) / full.depth))
         measured = Measured(blocks, store.ids_at(held), store.vectors_at(held.tolist()), given.data)
         measured.score(student)
-        student_run(student, TaughtTexts(store, learned, settings), measured, settings, evaluations=2).train()
+        run = student_run(student, TaughtTexts(store, learned, settings), measured, settings)
+        run.interval, run.stages = -(-run.total // 2), 2
+        run.train()
         rows += measured.rows
     write_rows(ROWS, rows)
 

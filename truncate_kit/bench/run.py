@@ -379,8 +379,8 @@ class Subject:
         place = self.digest[:16] + ("" if target == "cpu" else f"-{target}") + ("" if fused else "-unfused")
         graph = (self._kept or self.scratch) / (place + ("" if runtime == "onnx" else f"-{runtime}")) / name
         if not is_graph_of(graph, self.digest, precision):
-            settings = ExportSettings(runtime=runtime, precision=precision, target=target)
             try:
+                settings = ExportSettings(runtime=runtime, precision=precision, target=target)
                 export_graph(self.encoder, graph.parents[1], settings, fused=fused)
             except TruncateKitError as error:
                 raise AbsentError(error) from error

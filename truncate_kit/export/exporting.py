@@ -117,7 +117,7 @@ def export_onnx(
 def export_graph(
     encoder: Encoder, folder: Path, settings: ExportSettings = _DEFAULTS, *, fused: bool = True
 ) -> ExportReport:
-    """Write a float32 graph and its export.json to a folder without a model. Raises as `export_onnx`.
+    """Write a graph (not in int8) and its export.json to a folder without a model. Raises as `export_onnx`.
 
     fused: Fuse operators, for ONNX Runtime's own providers only.
     """

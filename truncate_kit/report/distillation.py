@@ -50,7 +50,7 @@ def view_distill_result(result: DistillResult) -> View:
         tries: dict[str, Column] = {
             "blocks": lambda row: listed(row.blocks),
             "without training": "untrained",
-            "after training": lambda row: max(row.scores),
+            "so far": lambda row: max(row.scores),
             "evaluations": lambda row: str(len(row.scores)),
         }
         title = "Choices of blocks, compared early in training; the better half goes on"

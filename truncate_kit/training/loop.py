@@ -259,8 +259,9 @@ class TrainingRun:
             DivergedError: A gradient is not finite.
             FileProblemError: The checkpoint cannot be written or resumed.
         """
-        if checkpoint is not None and checkpoint.exists():
+        if checkpoint is not None and self.group.agree(checkpoint.exists()):
             self.restore(checkpoint)
+            self.group.agree(None)  # before this, none removes it
         stored, last = time.monotonic(), min(self.stages, stop_after or self.stages)
         while self.stage < last and not self.is_settled():
             loss = self.train_stage(progress, task, min(last * self.interval, self.total))

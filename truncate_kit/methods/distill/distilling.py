@@ -225,7 +225,7 @@ class Distillation:
             learning_rate=self._rate(chosen),
             texts=self.texts.counts,
             search=self._search,
-            tryouts=tuple(self._recorded("tryout")),
+            tryouts=tuple(self._recorded("race")),
             candidates=mark_dominated(
                 self._timed((self._after_learning(row, students, chosen) for row in candidates), chosen)
             ),
@@ -480,12 +480,12 @@ class Distillation:
         return keep(self.encoder, blocks, copy_weights=False)
 
     def _recorded(self, prefix: str) -> list[LeanModel]:
-        """Return stored rows; prefix: `blocks` (trained on all texts) or `tryout`."""
+        """Return stored rows; prefix: `blocks` (trained on all texts) or `race` (compared)."""
         return [row for name, row in self.runs.all(LeanModel).items() if name.startswith(prefix)]
 
     def _try_out(self, blocks: Blocks, stage: int) -> LeanModel:
         """Return the student's row after `stage` evaluations; `learn` continues its checkpoint."""
-        name = f"tryout{stage}-{run_name(blocks)}"
+        name = f"race{stage}-{run_name(blocks)}"
         if (known := self.runs.read(name, LeanModel)) is not None:
             return known
         if (learned := self.runs.read(run_name(blocks), LeanModel)) is not None:

@@ -36,7 +36,8 @@ _HELD_OUT, _LAYER = Bounds(4), Bounds(LOWEST_TAUGHT)
 MEASURED_WIDTH, MEASURED_RATE, HIGHEST_RATE = 384, 5e-4, 1e-3
 NEARLY_ALL = 0.25  # share of removed blocks
 EVALUATIONS = 20  # per epoch
-LEADING, FEWEST_RACED = 4, 2000  # subsets of each size that training compares, and after how many texts
+LEADING = 4  # subsets of each size that training compares
+ENOUGH_TEXTS = 2000  # between evaluations, to compare subsets at the first one
 BEAM, SEARCHED_TEXTS = 24, 100  # subsets of each size that a search scores, and texts that it scores them on
 TIMING_SECONDS, STARTING_SECONDS, GRAPHS_SECONDS = 10.0, 20.0, 90.0
 NO_LOSS, PER_POINT = 5.0, 2.9
@@ -295,7 +296,7 @@ class DistillResult(Result):
     learning_rate: float  # peak
     texts: dict[str, int]
     search: SubsetSearch
-    tryouts: tuple[LeanModel, ...]  # the leading subsets after each `race`
+    tryouts: tuple[LeanModel, ...]  # the leading subsets at both stages of `races`
     candidates: tuple[LeanModel, ...]  # best of each number of blocks, the full model last
     chosen: Blocks
     holds: bool
@@ -348,7 +349,7 @@ def races(texts: int) -> tuple[int, int]:
 
     A tenth and a fifth of an epoch; half of it with many texts. Successive halving (arXiv:1502.07943).
     """
-    first = 1 if texts >= EVALUATIONS * FEWEST_RACED else 2
+    first = 1 if texts >= EVALUATIONS * ENOUGH_TEXTS else 2
     return first, 2 * first
 
 
