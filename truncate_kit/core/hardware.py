@@ -239,6 +239,7 @@ GRAPH_RUNTIMES: dict[str, GraphRuntimeRow] = {
         },
     ),
 }
+GRAPH_SUFFIXES = tuple(row.suffix for row in GRAPH_RUNTIMES.values())
 GRAPH_FILES = frozenset(file for row in GRAPH_RUNTIMES.values() for file in row.files.values())
 EXPORT_RECORD = "export.json"
 """Record of the exports, in the model's folder."""

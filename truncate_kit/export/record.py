@@ -56,7 +56,7 @@ class ExportSettings(Result):
 
 
 class Quantization(Result):
-    """How a graph was quantized to int8; losses in Spearman points on the pairs `searched_on`."""
+    """Record of int8 quantization; losses are Spearman points on the pairs `searched_on`."""
 
     layers: int  # that can be in int8
     in_float: dict[str, float]  # layers kept in float: squared distance of unit vectors with this one alone in int8

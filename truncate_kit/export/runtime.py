@@ -25,6 +25,7 @@ from truncate_kit.core.errors import (
 from truncate_kit.core.files import digest_of, local_path, replacing
 from truncate_kit.core.hardware import (
     GRAPH_RUNTIMES,
+    GRAPH_SUFFIXES,
     RUNTIMES,
     check_precision,
     check_threads,
@@ -86,7 +87,7 @@ def stepped(length: int, longest: int | None) -> int:
     return max(length, min(-(-length // step) * step, longest))
 
 
-# Sessions
+# Buffers on a device
 
 
 def _on_device(array: NDArray[Any], device: torch.device) -> Any:
@@ -189,7 +190,7 @@ class GraphEncoder(SentenceEncoder):
                 f"{path} is a single graph, so its precision is fixed.",
                 hint="Leave out `precision`, or give the folder to choose a graph.",
             )
-        ours = path.suffix in (".onnx", ".xml") and runtime_of(path) == cls.runtime and not path.is_dir()
+        ours = path.suffix in GRAPH_SUFFIXES and runtime_of(path) == cls.runtime and not path.is_dir()
         file = path if ours else find_graph(path, precision, where, cls.runtime)
         if not file.is_file():
             raise ModelError(f"There is no exported graph {file}.", hint=EXPORT_HINT)
@@ -442,7 +443,7 @@ def load_text_encoder(
     The default runtime is that of an .onnx or .xml file, else the first with a given precision, else `torch`. Raises
     `UsageError` if parameters conflict.
     """
-    graph = Path(name).suffix in (".onnx", ".xml")
+    graph = Path(name).suffix in GRAPH_SUFFIXES
     holding = (
         "torch"
         if precision is None

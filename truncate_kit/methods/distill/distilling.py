@@ -340,9 +340,10 @@ class Distillation:
         }
         return [replace(row, **known.get(row.blocks, {})) for row in rows]
 
-    def _scored(self, row: LeanModel, blocks: Blocks) -> LeanModel:
+    def _scored(self, row: LeanModel, blocks: Blocks, score: float | None = None) -> LeanModel:
         model = self._untrained(blocks)
-        score = self.evaluator.score(model)[0]
+        if score is None:
+            score = self.evaluator.score(model)[0]
         ends = None if self.by_agreement else self.evaluator.interval_of(model.encode_ids(self.evaluator.texts()))
         return replace(row, blocks=blocks, score=score, untrained=score, interval=ends)
 
@@ -371,14 +372,16 @@ class Distillation:
         Of two blocks of all-MiniLM-L6-v2, 5 and 6 score best untrained, 1 and 6 after training.
         """
         leading = [blocks for blocks, _ in self._search.leading if len(blocks) == len(row.blocks)]
+        untrained = {blocks: self.evaluator.score(self._untrained(blocks))[0] for blocks in leading}
         for stage in races(len(self.learned_from)):
             if len(leading) > 1:
-                rows = sorted((self._try_out(blocks, stage) for blocks in leading), key=lambda one: -one.score)
+                rows = [self._try_out(blocks, stage, untrained[blocks]) for blocks in leading]
+                rows.sort(key=lambda one: -one.score)
                 half = -(-len(rows) // 2)
                 leading = [one.blocks for one in rows[:half]]
                 for dropped in rows[half:]:
                     self.runs.remove_checkpoints(run_name(dropped.blocks))
-        return self._scored(row, leading[0])
+        return self._scored(row, leading[0], untrained[leading[0]])
 
     def _after_learning(self, row: LeanModel, students: Sequence[LeanModel], chosen: Blocks) -> LeanModel:
         """Return the size's best stored student, or the chosen one."""
@@ -483,7 +486,7 @@ class Distillation:
         """Return stored rows; prefix: `blocks` (trained on all texts) or `race` (compared)."""
         return [row for name, row in self.runs.all(LeanModel).items() if name.startswith(prefix)]
 
-    def _try_out(self, blocks: Blocks, stage: int) -> LeanModel:
+    def _try_out(self, blocks: Blocks, stage: int, untrained: float) -> LeanModel:
         """Return the student's row after `stage` evaluations; `learn` continues its checkpoint."""
         name = f"race{stage}-{run_name(blocks)}"
         if (known := self.runs.read(name, LeanModel)) is not None:
@@ -494,7 +497,6 @@ class Distillation:
             self.group.agree((blocks, stage))
             scores = tuple(self._taught(blocks, stage)[1].scores)
         scores = scores[:stage]  # a killed run may have more
-        untrained = self.evaluator.score(self._untrained(blocks))[0]
         row = LeanModel(blocks=blocks, score=max(untrained, *scores), untrained=untrained, scores=scores)
         return self.runs.write(name, row)
 
